@@ -35,6 +35,8 @@ def add_listeners(session: Session) -> None:
         def without_a_tap() -> None:
             if values.tap is None:
                 session.mode, session.listeners = StepMode.UNHEARD, unheard
+            else:
+                values.tap.on()
 
         session.at_open.append(without_a_tap)
     elif session.options.level == "steps":

@@ -88,6 +88,8 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
         session.borders.meet(its)
         session.number_of(its)
         _check_held(session, models, its)
+    if optimizers:
+        session.open()  # what comes before the first forward is heard as well
     if on_fault is not None:
         session.faults.callbacks.append(on_fault)
     return Watch(session)

@@ -11,22 +11,21 @@
 
 #include "hooks/torch/tap/identity.h"
 #include "hooks/torch/tap/rows/words.h"
+#include "hooks/torch/tap/tensor_set.h"
 
 namespace nanhunt::tap {
 
 class Owners {
  public:
-  // Storages, by number, and the texts of their owners.
-  using List = std::vector<std::pair<std::int64_t, std::int64_t>>;
-
-  // From here on these are. None: nobody owns anything. `keeps`: rows stay that may name lists of before.
-  void set(List list, bool keeps) {
+  // From here on these and their gradients are. Null: nobody owns anything. `keeps`: rows stay that may name lists of
+  // before.
+  void set(SharedTensorSet owned, bool keeps) {
     if (!keeps) lists_.clear();
-    if (list.empty()) {
+    if (owned == nullptr) {
       now_ = -1;
       return;
     }
-    lists_.push_back({std::move(list), {}, false});
+    lists_.push_back({std::move(owned), {}});
     now_ = static_cast<std::int64_t>(lists_.size()) - 1;
   }
   void begin_step() {
@@ -38,28 +37,30 @@ class Owners {
   // Stands for the owner in a row that stays in the ring.
   std::int64_t later() const { return kLater - now_; }
   static bool is_later(std::int64_t path) { return path <= kLater; }
-  std::int64_t of_later(std::int64_t path, const std::int64_t* words, std::size_t inputs, std::size_t size) {
-    return find(lists_[static_cast<std::size_t>(kLater - path)], words, inputs, size);
+  std::int64_t of_later(std::int64_t path, const std::int64_t* words, std::size_t inputs, std::size_t size,
+                        const Identities& identities) {
+    return find(lists_[static_cast<std::size_t>(kLater - path)], words, inputs, size, identities);
   }
 
   // The parameter to which what an optimizer computes belongs; 0: to none, or to several.
-  std::int64_t of(const Words& words, std::size_t inputs) {
-    return is_empty() ? 0 : find(lists_[static_cast<std::size_t>(now_)], words.data(), inputs, words.size());
+  std::int64_t of(const Words& words, std::size_t inputs, const Identities& identities) {
+    return is_empty() ? 0 : find(lists_[static_cast<std::size_t>(now_)], words.data(), inputs, words.size(), identities);
   }
 
  private:
   static constexpr std::int64_t kLater = -2;
   struct Known {
-    List list;
+    SharedTensorSet owned;  // null: these are in `owner`
     std::unordered_map<std::int64_t, std::int64_t> owner;  // by storage; and of what was made of these
-    bool is_built;
   };
 
-  static std::int64_t find(Known& known, const std::int64_t* words, std::size_t inputs, std::size_t size) {
-    if (!known.is_built) {
-      known.owner = {known.list.begin(), known.list.end()};
-      known.is_built = true;
-    }
+  static std::int64_t find(Known& known, const std::int64_t* words, std::size_t inputs, std::size_t size,
+                           const Identities& identities) {
+    if (const SharedTensorSet owned = std::exchange(known.owned, nullptr))
+      each_alive(*owned, [&](const at::Tensor& t, std::int64_t text) {
+        known.owner.try_emplace(identities.number_of(t), text);
+        if (const at::Tensor gradient = t.grad(); gradient.defined()) known.owner.try_emplace(identities.number_of(gradient), text);
+      });
     std::int64_t owner = 0;
     for (std::size_t at = 1; at < inputs; at += kValueWords) {
       const auto other = known.owner.find(words[at] >> kVersionBits);

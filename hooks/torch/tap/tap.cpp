@@ -21,6 +21,7 @@
 #include "hooks/torch/tap/listening.h"
 #include "hooks/torch/tap/numbers.h"
 #include "hooks/torch/tap/one_tap.h"
+#include "hooks/torch/tap/tensor_set.h"
 
 namespace nanhunt::tap {
 namespace {
@@ -132,7 +133,15 @@ void heard(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* 
   below.pass(stack);
 }
 
-using Guard = std::vector<WeakTensor>;
+// A mark's row goes to the end of `words`.
+void mark(Tap& tap, const at::Tensor& t, std::int64_t kind, std::int64_t text, Words& words) {
+  tap.collectives.tell_before_reading(t);
+  const auto quad = tap.rows.describer.describe(t, true);
+  if (!quad) return;
+  if (kind <= NANHUNT_STATE) tap.rows.held.look_at_mark(t, *quad);
+  words.insert(words.end(), {NANHUNT_ROW_MARK, kind, tap.state->step, tap.state->micro_batch, text});
+  put(words, *quad);
+}
 
 c10::StorageImpl* storage_at(std::int64_t address) {
   return reinterpret_cast<c10::StorageImpl*>(static_cast<std::uintptr_t>(address));
@@ -280,21 +289,11 @@ NANHUNT_TAP void nanhunt_tap_parameters(void* tap, const std::int64_t* tensors, 
     return 0;
   });
 }
-// Whose parameter, gradient or state a tensor's storage is, until the next call; and its gradient's.
-NANHUNT_TAP void nanhunt_tap_owners(void* tap, const std::int64_t* tensors, const std::int64_t* texts, std::size_t count) {
+// Whose parameter, gradient or state a tensor's storage is, until the next call; and its gradient's. Null: nobody's.
+NANHUNT_TAP void nanhunt_tap_owners(void* tap, const void* set) {
   guarded(static_cast<Tap*>(tap), 0, "owners", [&] {
-    Rows& rows = static_cast<Tap*>(tap)->rows;
-    Owners::List list;
-    list.reserve(2 * count);
-    for (std::size_t i = 0; i < count; ++i) {
-      const at::Tensor t = tensor_at(tensors[i]);
-      const auto add = [&](const at::Tensor& one) {
-        if (one.defined() && one.has_storage()) list.emplace_back(rows.describer_identity(one)->word >> kVersionBits, texts[i]);
-      };
-      add(t);
-      if (t.requires_grad()) add(t.grad());
-    }
-    rows.held.ring.owners.set(std::move(list), rows.held.ring.keeps());
+    StepRing& ring = static_cast<Tap*>(tap)->rows.held.ring;
+    ring.owners.set(set != nullptr ? *static_cast<const SharedTensorSet*>(set) : nullptr, ring.keeps());
     return 0;
   });
 }
@@ -308,13 +307,26 @@ NANHUNT_TAP void nanhunt_tap_mark(void* tap, const std::int64_t* kinds, const st
     for (std::size_t i = 0; i < count; ++i) {
       at::Tensor marked = tensor_at(tensors[i]);
       if (gradients != 0) marked = marked.grad();
-      t.collectives.tell_before_reading(marked);
-      const auto quad = t.rows.describer.describe(marked, true);
-      if (!quad) continue;
-      if (kinds[i] <= NANHUNT_STATE) t.rows.held.look_at_mark(marked, *quad);
-      words.insert(words.end(), {NANHUNT_ROW_MARK, kinds[i], t.state->step, t.state->micro_batch, texts[i]});
-      put(words, *quad);
+      mark(t, marked, kinds[i], texts[i], words);
     }
+    if (!words.empty()) t.rows.send(words);
+    t.rows.describer.release_hosts();
+    return 0;
+  });
+}
+// The same, of a set; where rows stay here, it is told with them.
+NANHUNT_TAP void nanhunt_tap_mark_set(void* tap, const void* set, const std::int64_t* kinds, std::size_t count) {
+  guarded(static_cast<Tap*>(tap), 0, "marks", [&] {
+    Tap& t = *static_cast<Tap*>(tap);
+    const SharedTensorSet& all = *static_cast<const SharedTensorSet*>(set);
+    if (count == 0) return 0;
+    if (t.rows.held.ring.keeps()) {
+      t.rows.held.ring.mark_later(all, {kinds, kinds + count}, t.state->step, t.state->micro_batch);
+      return 0;
+    }
+    Words words;
+    std::size_t at = 0;
+    each_alive(*all, [&](const at::Tensor& one, std::int64_t text) { mark(t, one, kinds[std::min(at++, count - 1)], text, words); });
     if (!words.empty()) t.rows.send(words);
     t.rows.describer.release_hosts();
     return 0;
@@ -338,18 +350,17 @@ NANHUNT_TAP void nanhunt_tap_lasting(void* tap, const std::int64_t* tensors, std
 }
 
 // What was not heard has written these, and their gradients.
-NANHUNT_TAP void nanhunt_tap_were_written(void* tap, const std::int64_t* tensors, std::size_t count) {
+NANHUNT_TAP void nanhunt_tap_were_written(void* tap, const void* set) {
   guarded(static_cast<Tap*>(tap), 0, "what an optimizer has written", [&] {
     Identities& identities = static_cast<Tap*>(tap)->rows.describer.identities;
     const auto bump = [&](const at::Tensor& t) {
       if (!t.defined() || !t.has_storage()) return;
       if (Identity* known = identities.find(t.storage().unsafeGetStorageImpl())) identities.bump(*known);
     };
-    for (std::size_t i = 0; i < count; ++i) {
-      const at::Tensor t = tensor_at(tensors[i]);
+    each_alive(**static_cast<const SharedTensorSet*>(set), [&](const at::Tensor& t, std::int64_t) {
       bump(t);
       if (t.is_leaf() && t.requires_grad()) bump(t.grad());
-    }
+    });
     return 0;
   });
 }
@@ -363,22 +374,24 @@ NANHUNT_TAP void nanhunt_tap_look_at_copies(void* tap) {
   });
 }
 
-// Weak references to tensors: whoever keeps their addresses asks whether all of them are still there.
-NANHUNT_TAP void* nanhunt_tap_guard(const std::int64_t* tensors, std::size_t count) {
+// A set of tensors, and the numbers of their names (null: they have none). It holds them weakly: whoever keeps their
+// addresses asks whether all of them are still there.
+NANHUNT_TAP void* nanhunt_tap_set(const std::int64_t* tensors, const std::int64_t* texts, std::size_t count) {
   try {
-    auto guard = std::make_unique<Guard>();
-    for (std::size_t i = 0; i < count; ++i) guard->emplace_back(tensor_at(tensors[i]).getIntrusivePtr());
-    return guard.release();
+    auto set = std::make_shared<TensorSet>();
+    for (std::size_t i = 0; i < count; ++i) set->tensors.emplace_back(tensor_at(tensors[i]).getIntrusivePtr());
+    if (texts != nullptr) set->texts.assign(texts, texts + count);
+    return std::make_unique<SharedTensorSet>(std::move(set)).release();
   } catch (const std::exception&) {
     return nullptr;
   }
 }
-NANHUNT_TAP std::int32_t nanhunt_tap_alive(const void* guard) {
-  if (guard == nullptr) return 0;
-  const auto& tensors = *static_cast<const Guard*>(guard);
+NANHUNT_TAP std::int32_t nanhunt_tap_set_is_alive(const void* set) {
+  if (set == nullptr) return 0;
+  const auto& tensors = (*static_cast<const SharedTensorSet*>(set))->tensors;
   return std::none_of(tensors.begin(), tensors.end(), [](const auto& tensor) { return tensor.expired(); }) ? 1 : 0;
 }
-NANHUNT_TAP void nanhunt_tap_unguard(void* guard) { delete static_cast<Guard*>(guard); }
+NANHUNT_TAP void nanhunt_tap_set_free(void* set) { delete static_cast<SharedTensorSet*>(set); }
 // The four words of a tensor; 0: it cannot be watched, which is noted.
 NANHUNT_TAP std::int32_t nanhunt_tap_describe(void* tap, std::int64_t tensor, std::int32_t with_data, std::int64_t* words) {
   return guarded(static_cast<Tap*>(tap), 0, "a tensor", [&] {

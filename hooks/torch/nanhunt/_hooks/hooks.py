@@ -446,6 +446,8 @@ def _optimizer_made(session: Session, original: Callable[..., Any], args: tuple[
                     kwargs: dict[str, Any]) -> Any:
     result = original(*args, **kwargs)
     session.borders.meet(args[0])
+    with modes_aside():
+        session.open()  # what comes before the first forward is heard as well
     return result
 
 

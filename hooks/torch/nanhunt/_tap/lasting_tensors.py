@@ -13,7 +13,7 @@ from nanhunt import _library as lib
 from nanhunt._names import plain_path
 from nanhunt._pytorch import no_torch_function
 from nanhunt._tap.plain import DTYPES, PLAIN, local
-from nanhunt._tap.tap import Guard, Named
+from nanhunt._tap.tap import Named, TensorSet
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -28,13 +28,13 @@ class OptimizerTensors:
     there."""
 
     __slots__ = ("owned", "marked", "kinds", "parameters", "plain", "sharded", "_names", "_addresses",
-                 "_sizes", "_guard", "_uses")
+                 "_sizes", "_uses")
 
     def __init__(self, session: Session, tap: Tap, optimizer: torch.optim.Optimizer) -> None:
         text, states = tap.text, optimizer.state
         self._names = session.parameter_names.changes
         now = _all(optimizer)
-        self._guard, self._addresses = Guard(now), [t._cdata for t in now]
+        self._addresses = [t._cdata for t in now]
         self._sizes, self._uses = _sizes(optimizer), 0
         tensors: list[torch.Tensor] = []
         owners: list[int] = []
@@ -64,13 +64,13 @@ class OptimizerTensors:
             lasting = [*tensors, *[t for t, _, _ in more]]
             self.marked = Named(lasting, [*owners, *[text(path) for _, _, path in more]], keep=False)
             self.plain = Named([t for t in lasting if type(t) in PLAIN], keep=False)
-            self.owned = Named([*lasting, *[t for t, _ in single]],
-                               [*owners, *[owner for _, owner, _ in more], *[owner for _, owner in single]], keep=False)
+            self.owned = TensorSet([*lasting, *[t for t, _ in single]],
+                                   [*owners, *[owner for _, owner, _ in more], *[owner for _, owner in single]])
 
     def is_current(self, session: Session, optimizer: torch.optim.Optimizer) -> bool:
         self._uses += 1
         if (self._names != session.parameter_names.changes or self._sizes != _sizes(optimizer)
-                or not self._guard.is_alive()):
+                or not self.owned.is_alive()):
             return False
         # Tensors can be swapped.
         return self._uses % FULL_LOOK != 0 or [t._cdata for t in _all(optimizer)] == self._addresses
@@ -102,24 +102,26 @@ def _all(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 class ModuleTensors:
     """Parameters and buffers of a root and of all modules below it. They are not kept alive either."""
 
-    __slots__ = ("plain", "marked", "kinds", "buffers", "marked_buffers", "_root", "_addresses", "_guard", "_uses")
+    __slots__ = ("plain", "marked", "kinds", "buffers", "marked_buffers", "_root", "_addresses", "_all", "_uses")
 
     def __init__(self, session: Session, tap: Tap, root: torch.nn.Module, name: str) -> None:
         now = _of_modules(root)
         self._root, self._uses = weakref.ref(root), 0
-        self._guard, self._addresses = Guard(now), [t._cdata for t in now]
+        self._all, self._addresses = TensorSet(now), [t._cdata for t in now]
         names = session.parameter_names
         parameters = [(p, names.get(id(p), path)) for path, p in root.named_parameters()]
         buffers = [(b, plain_path(name, path)) for path, b in root.named_buffers() if b.is_floating_point()]
         with no_torch_function():
             self.kinds = array("q", [lib.MARK_PARAMETER] * len(parameters) + [lib.MARK_BUFFER] * len(buffers))
-            self.marked, self.marked_buffers = _named(tap, [*parameters, *buffers]), _named(tap, buffers)
+            named = [*parameters, *buffers]
+            self.marked = TensorSet([local(t) for t, _ in named], [tap.text(path) for _, path in named])
+            self.marked_buffers = _named(tap, buffers)
             self.buffers = Named([t for t in root.buffers() if type(t) in PLAIN], keep=False)
             self.plain = Named([t for t in now if type(t) in PLAIN], keep=False)
 
     def is_current(self, root: torch.nn.Module) -> bool:
         self._uses += 1
-        if self._root() is not root or not self._guard.is_alive():
+        if self._root() is not root or not self._all.is_alive():
             return False
         if self._uses % FULL_LOOK and not self.buffers.count:  # buffers are assigned anew by many a module
             return True

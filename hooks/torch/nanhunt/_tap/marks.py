@@ -47,7 +47,7 @@ class Marks(Listener):
         if id(call.module) not in self._known and self.session.tap is not None:
             self._known.tell(call.module, True)
             tensors = self.values.tensors_of_root(call.module, call.name)
-            self.session.tap.mark(tensors.marked, tensors.kinds)
+            self.session.tap.mark_set(tensors.marked, tensors.kinds)
         with no_torch_function():  # a subclass of the user's is not asked
             self._mark_all([(lib.MARK_BATCH if t.is_floating_point() else lib.MARK_LABEL, f"input {path}", t)
                             for path, t in call.tensors()])

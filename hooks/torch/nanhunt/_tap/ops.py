@@ -9,7 +9,7 @@ import torch
 
 from nanhunt._listener import Listener, RootCall
 from nanhunt._tap.places import Places
-from nanhunt._tap.tap import NOTHING, Tap
+from nanhunt._tap.tap import Tap, TensorSet
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -64,11 +64,12 @@ class OpsLevel(Listener):
         names = self.session.parameter_names
         if self.session.tap is not None:
             tap = self.session.tap
-            tap.own(tap.named([(p, names.get(id(p), "")) for p in parameters if isinstance(p, _Tensor)]))
+            owned = [p for p in parameters if isinstance(p, _Tensor)]
+            tap.own(TensorSet(owned, [tap.text(names.get(id(p), "")) for p in owned]))
 
     def after_clip(self, total_norm: Any) -> None:
         if self.session.tap is not None:
-            self.session.tap.own(NOTHING)
+            self.session.tap.own(None)
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         tap = self.session.tap
@@ -79,7 +80,7 @@ class OpsLevel(Listener):
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         self.values.forget_optimizer()
         if self.session.tap is not None:
-            self.session.tap.own(NOTHING)
+            self.session.tap.own(None)
 
     def after_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer, error: BaseException | None) -> None:
         self.values.forget_optimizer()

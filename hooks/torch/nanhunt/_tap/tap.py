@@ -38,17 +38,19 @@ class KeptCall(NamedTuple):
     rows: int
 
 
-class Guard:
-    """Weak references to tensors. Asking whether all are still there is one call, not one for each."""
+class TensorSet:
+    """Tensors, held weakly, and the numbers of their names, which the tap keeps. Asking whether all are still there is
+    one call, not one for each."""
 
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        addresses = array("q", [t._cdata for t in tensors])
+    def __init__(self, tensors: Sequence[torch.Tensor], texts: Sequence[int] = ()) -> None:
+        addresses, names = array("q", [t._cdata for t in tensors]), array("q", texts)
         library = load_tap()
-        self._alive, self._guard = library.alive, library.guard(addresses.buffer_info()[0], len(addresses))
-        weakref.finalize(self, library.unguard, self._guard).atexit = False
+        self.handle = library.set(addresses.buffer_info()[0], names.buffer_info()[0] if texts else None, len(addresses))
+        self._is_alive = library.set_is_alive
+        weakref.finalize(self, library.set_free, self.handle).atexit = False
 
     def is_alive(self) -> bool:
-        return bool(self._alive(self._guard))
+        return bool(self._is_alive(self.handle))
 
 
 class Named:
@@ -62,9 +64,6 @@ class Named:
         self._arrays = array("q", [t._cdata for t in tensors]), array("q", texts)
         self.count = len(tensors)
         self.tensors, self.texts = (numbers.buffer_info()[0] for numbers in self._arrays)
-
-
-NOTHING = Named(())
 
 
 class Tap:
@@ -147,9 +146,13 @@ class Tap:
             self.library.parameters(self.handle, named.tensors, named.texts, copies.buffer_info()[0], named.count)
         self.library.begin_backward(self.handle)
 
-    def own(self, owned: Named) -> None:
-        """Whose parameter, gradient or state a storage is, until the next call."""
-        self.library.owners(self.handle, owned.tensors, owned.texts, owned.count)
+    def own(self, owned: TensorSet | None) -> None:
+        """Whose parameter, gradient or state a storage is, until the next call. None: nobody's."""
+        self.library.owners(self.handle, owned.handle if owned is not None else None)
+
+    def mark_set(self, tensors: TensorSet, kinds: array[int]) -> None:
+        """The part that each of them plays; where rows stay in the tap, it is told with them."""
+        self.library.mark_set(self.handle, tensors.handle, kinds.buffer_info()[0], len(kinds))
 
     def named(self, items: Sequence[tuple[torch.Tensor, str]]) -> Named:
         text = self._recorder.text
@@ -163,9 +166,9 @@ class Tap:
         """Tensors that last: 0: what is watched has written them; 1: looked at; 2: but for those on devices."""
         self.library.lasting(self.handle, tensors.tensors, tensors.count, look)
 
-    def were_written(self, tensors: Named) -> None:
+    def were_written(self, tensors: TensorSet) -> None:
         """By what was not heard; their gradients as well."""
-        self.library.were_written(self.handle, tensors.tensors, tensors.count)
+        self.library.were_written(self.handle, tensors.handle)
 
     def look_at_copies(self) -> None:
         """Of parameters, that last: whether nobody wrote to them."""

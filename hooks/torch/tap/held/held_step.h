@@ -189,7 +189,8 @@ class HeldStep {
   void hand_over(const Words& changed) {
     state_->held = 0;
     if (!ring.keeps()) return;
-    if (!ring.hand_over(describer_.identities, to_, stand_ins_, changed)) ++refused_;
+    const Words marks = ring.take_marks(describer_, changed);
+    if (!ring.hand_over(describer_.identities, to_, marks, stand_ins_, changed)) ++refused_;
     stand_ins_.clear();
     begin_told();
   }

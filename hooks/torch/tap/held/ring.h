@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "hooks/torch/tap/owners.h"
 #include "hooks/torch/tap/recording.h"
 #include "hooks/torch/tap/rows/words.h"
+#include "hooks/torch/tap/tensor_set.h"
 
 namespace nanhunt::tap {
 
@@ -95,13 +97,48 @@ class StepRing {
     return std::exchange(alive_, {});
   }
 
-  // The recorder gets all rows, and every one that follows. `changed`: contents that are others by now, though nobody
+  // The part that these play, as they are when the step begins: told with its rows.
+  void mark_later(SharedTensorSet set, std::vector<std::int64_t> kinds, std::int64_t step, std::int64_t micro_batch) {
+    marks_.push_back({std::move(set), std::move(kinds), step, micro_batch});
+  }
+  // Rows of those marks. `changed`: contents that are others by now.
+  Words take_marks(Describer& describer, const Words& changed) {
+    Words marks;
+    if (marks_.empty()) return marks;
+    std::unordered_map<std::int64_t, std::int64_t> first;  // contents of each storage that a row names
+    for (const Row& row : rows_) {
+      std::size_t quad = row.at + header_of(words_[row.at]);
+      for (std::uint32_t i = 0; i < row.inputs + row.outputs; ++i, quad += kValueWords)
+        first.try_emplace(words_[quad + 1] >> kVersionBits, words_[quad + 1]);
+    }
+    for (const Mark& mark : marks_) {
+      std::size_t at = 0;
+      each_alive(*mark.set, [&](const at::Tensor& t, std::int64_t text) {
+        const std::int64_t kind = mark.kinds[std::min(at++, mark.kinds.size() - 1)];
+        auto quad = describer.describe(t, true);
+        if (!quad) return;
+        const auto began = first.find(quad->word >> kVersionBits);
+        if (began != first.end()) quad->word = began->second;
+        if (quad->word != quad->identity->word || std::find(changed.begin(), changed.end(), quad->word) != changed.end()) {
+          quad->data = quad->identity->was_finite(quad->word) ? NANHUNT_WAS_FINITE : 0;
+          quad->layout &= 0xffffffff;
+        }
+        marks.insert(marks.end(), {NANHUNT_ROW_MARK, kind, mark.step, mark.micro_batch, text});
+        put(marks, *quad);
+      });
+    }
+    marks_.clear();
+    return marks;
+  }
+
+  // The recorder gets all rows, and every one that follows. `marks`: rows that come first. `changed`: contents that are others by now, though nobody
   // was heard to write them. False: it has refused some.
-  bool hand_over(const Identities& identities, const Recording& to, std::vector<StandIn>& stand_ins,
+  bool hand_over(const Identities& identities, const Recording& to, const Words& marks, std::vector<StandIn>& stand_ins,
                  const Words& changed) {
     if (!keeps()) return true;
     state_ = State::kHandedOver;
     bool taken = to.hold == nullptr || to.hold(to.self, NANHUNT_HOLD) == NANHUNT_OK;
+    if (!marks.empty()) taken = to.rows(to.self, marks.data(), marks.size()) == NANHUNT_OK && taken;
     for (const Number& one : numbers_)
       stand_ins.push_back({one.word, one.offset, one.layout,
                            static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(one.bits))});
@@ -112,7 +149,7 @@ class StepRing {
       if (const auto one = alive.find(word >> kVersionBits); one != alive.end() && one->second.identity->word == word) alive.erase(one);
     for (const Row& row : rows_) {
       std::size_t quad = row.at + header_of(words_[row.at]);
-      if (words_[row.at] == NANHUNT_ROW_OP) own(row, quad);
+      if (words_[row.at] == NANHUNT_ROW_OP) own(row, quad, identities);
       for (std::uint32_t i = 0; i < row.inputs; ++i, quad += kValueWords) point(&words_[quad], alive, gone);
       for (std::uint32_t i = 0; i < row.outputs; ++i, quad += kValueWords) {
         if (words_[quad] != 0) gone.made.insert(words_[quad + 1]);
@@ -157,11 +194,16 @@ class StepRing {
     std::uint32_t at, inputs, outputs;
   };
   // Before the quads say where to read.
-  void own(const Row& row, std::size_t quads) {
+  void own(const Row& row, std::size_t quads, const Identities& identities) {
     std::int64_t& path = words_[row.at + kPath];
     const std::size_t inputs = row.inputs * kValueWords;
-    if (Owners::is_later(path)) path = owners.of_later(path, &words_[quads], inputs, inputs + row.outputs * kValueWords);
+    if (Owners::is_later(path)) path = owners.of_later(path, &words_[quads], inputs, inputs + row.outputs * kValueWords, identities);
   }
+  struct Mark {
+    SharedTensorSet set;
+    std::vector<std::int64_t> kinds;
+    std::int64_t step, micro_batch;
+  };
   // What is left of contents that are gone.
   struct Gone {
     const std::vector<StandIn>& stand_ins;
@@ -205,6 +247,7 @@ class StepRing {
     ended_.clear();
     not_finite_.clear();
     numbers_.clear();
+    marks_.clear();
   }
   void forget_oldest(Notes& notes) {
     const std::size_t gone = rows_.size() / 2;
@@ -222,6 +265,7 @@ class StepRing {
   std::vector<Row> rows_;
   std::vector<std::int64_t> ended_;  // storages that the recorder knows, and that have ended in this step
   std::vector<Number> numbers_;
+  std::vector<Mark> marks_;
   Words not_finite_;  // contents that ops have made
   std::vector<c10::Storage> alive_;
   std::int64_t alive_bytes_ = 0;

@@ -441,7 +441,7 @@ class Rows {
   std::int64_t owner(const Words& words, std::size_t inputs) {
     Owners& owners = held.ring.owners;
     if (owners.is_empty()) return 0;
-    return held.ring.keeps() ? owners.later() : owners.of(words, inputs);
+    return held.ring.keeps() ? owners.later() : owners.of(words, inputs, describer.identities);
   }
 
   const Recording& to_;
