@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 
+import nanhunt
 import torch
 from torch import nn
 
@@ -29,27 +30,16 @@ def read_safetensors(path):
 
 def train(folder, forward, dtype=torch.float32, steps=2, captures=True):
     """A small model whose loss region is `forward`."""
-    from nanhunt import _levels
-    from nanhunt._hooks import hooks
-    from nanhunt._options import Options
-    from nanhunt._session import Session
-
     torch.manual_seed(0)
     model = nn.Linear(4, 4).to(dtype)
-    session = Session(Options(out=str(folder), level="live", captures=captures))
-    _levels.add_listeners(session)
-    hooks.install(session)
-    try:
+    with nanhunt.watch(out=folder, captures=captures, quiet=True) as watch:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         for step in range(steps):
             loss = forward(model(torch.ones(3, 4, dtype=dtype)), step)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-    finally:
-        session.close()
-    assert not [n for n in session.notes if n.startswith("errors inside")], session.last_error
-    return session
+    assert not [note for note in watch.notes if note.startswith("errors inside")], watch.notes
 
 
 def captures_of(folder):

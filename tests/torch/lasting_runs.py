@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 
+import nanhunt
 import torch
+from saved import report_of
 from torch import nn
-from watched import report_of
 
 
 class Centred(nn.Module):
@@ -21,27 +22,17 @@ class Centred(nn.Module):
 
 
 def train(folder, between, steps=6, device="cpu"):
-    from nanhunt import _levels
-    from nanhunt._hooks import hooks
-    from nanhunt._options import Options
-    from nanhunt._session import Session
-
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), Centred(8), nn.Tanh(), nn.Linear(8, 2)).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=False)
-    session = Session(Options(out=str(folder), level="ops"))
-    _levels.add_listeners(session)
-    hooks.install(session)
-    try:
+    with nanhunt.watch(out=folder, level="ops", quiet=True) as watch:
         for step in range(steps):
             loss = model(torch.randn(16, 4).to(device)).square().mean()
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
             between(step, model, optimizer)
-    finally:
-        session.close()
-    assert not [n for n in session.notes if n.startswith("errors inside")], session.last_error
+    assert not [note for note in watch.notes if note.startswith("errors inside")], watch.notes
     return report_of(folder)
 
 

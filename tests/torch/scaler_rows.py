@@ -1,57 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A session whose recorder keeps scaler rows and steps in lists, for tests of what is told of a scaler."""
+"""What is recorded of a loss scaler, and of the steps that it makes."""
 from __future__ import annotations
 
 import math
+import tempfile
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 
+import nanhunt
 import torch
-from nanhunt import _library as lib
-from nanhunt._hooks import hooks
-from nanhunt._hooks.scaler import ScalerWatch
-from nanhunt._options import Options
-from nanhunt._session import Session
-
-ACTIONS = ["create", "scale", "unscale", "clip", "step", "skip", "update", "set", "refused"]
+from saved import records_of
 
 
-class KeptRows:
-    """Stands for a recorder."""
+@dataclass
+class Seen:
+    """Filled when the watch ends; nothing is there where nothing was recorded."""
 
-    def __init__(self):
-        self.scaler_rows, self.steps, self.notes = [], [], []
+    rows: list = field(default_factory=list)
+    steps: list = field(default_factory=list)
+    notes: list = field(default_factory=list)
 
-    def scaler(self, **fields):
-        fields["action"] = ACTIONS[fields["action"]]
-        self.scaler_rows.append(fields)
-
-    def step(self, step, skipped, loss, lr, scale, ending=0, message=""):
-        self.steps.append({"step": step, "skipped": skipped, "loss": loss, "scale": scale})
-
-    def note(self, step, text, count):
-        self.notes.append(text)
-
-    def next_seq(self):
-        return 0
-
-    def bad_since(self, seq):
-        return 0
-
-    def close(self):
-        pass
+    @property
+    def actions(self):
+        return [row["action"] for row in self.rows]
 
 
 @contextmanager
-def watched_scalers():
-    session = Session(Options(level="ops", quiet=True))
-    session.listeners = [ScalerWatch(session)]
-    session.recorder = KeptRows()
-    hooks.install(session)
-    try:
-        yield session
-    finally:
-        session.close()
-        assert not [n for n in session.notes if n.startswith("errors inside")], session.last_error
+def watched_scalers(level="steps"):
+    seen = Seen()
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        with nanhunt.watch(out=run, level=level, quiet=True) as watch:
+            yield seen
+        seen.notes = list(watch.notes)
+        if run.exists():
+            seen.rows, seen.steps = records_of(run, "scaler"), records_of(run, "steps")
+    assert not [note for note in seen.notes if note.startswith("errors inside")], seen.notes
 
 
 def bare_optimizer(count=1, cls=torch.optim.SGD, dtype=torch.float32, **options):
@@ -62,10 +47,3 @@ def bare_optimizer(count=1, cls=torch.optim.SGD, dtype=torch.float32, **options)
 def give_gradients(parameters, bad=False):
     for p in parameters:
         p.grad = torch.full_like(p, math.inf if bad else 1.0)
-
-
-def actions(session):
-    return [row["action"] for row in session.recorder.scaler_rows]
-
-
-__all__ = ["KeptRows", "actions", "bare_optimizer", "give_gradients", "lib", "watched_scalers"]

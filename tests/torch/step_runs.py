@@ -2,21 +2,17 @@
 """Training runs in this process, each beside the same run unwatched."""
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import random
 import shutil
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import nanhunt
 import numpy
 import torch
-from nanhunt import _levels
-from nanhunt import _library as lib
-from nanhunt._hooks import hooks
-from nanhunt._options import Options
-from nanhunt._recorder import Recorder
-from nanhunt._session import Session
+from saved import records_of
 from torch import nn
 
 
@@ -41,12 +37,17 @@ def batch(bad=False, rows=8):
 @dataclass
 class Run:
     digest: str = ""
-    unheard: list = field(default_factory=list)  # bad steps of which no operation is known, and why
-    health: list = field(default_factory=list)
     notes: dict = field(default_factory=dict)
     report: dict = field(default_factory=dict)
-    norms: list = field(default_factory=list)
-    steps: list = field(default_factory=list)
+    path: Path | None = None
+
+    def records(self, kind):
+        return records_of(self.path, kind)
+
+    @property
+    def unheard(self):
+        """Bad steps of which no operation is known, and why."""
+        return [(row["step"], row["text"]) for row in self.records("replays")]
 
     @property
     def headline(self):
@@ -91,50 +92,17 @@ def digest_of(*things):
     return h.hexdigest()
 
 
-def report_of(run):
-    library = lib.load_library().fast
-    text, size = ctypes.c_char_p(), ctypes.c_size_t()
-    function = library.nanhunt_report
-    function.argtypes = None
-    status = function(ctypes.c_char_p(str(run).encode()), ctypes.c_int32(1), ctypes.byref(text), ctypes.byref(size))
-    assert status == 0, lib.load_library().last_error()
-    return json.loads(text.value.decode())
-
-
 def run_once(build, steps, out=None, **options):
     """`build` makes the things that a run has and its step: (step(i), *things). `out` None: unwatched."""
     torch.manual_seed(7)
     random.seed(7)
     numpy.random.seed(7)
     run = Run()
-    session = None
+    watch = None
     modes = torch._C._len_torch_dispatch_stack()
-    kept = Recorder.not_heard, Recorder.health, Recorder.norm, Recorder.step
-    not_heard, health, norm, end = kept
     if out is not None:
         shutil.rmtree(out, ignore_errors=True)
-        session = Session(Options(out=str(out), **{"level": "live", **options}))
-        _levels.add_listeners(session)
-
-        def kept_not_heard(self, step, trigger, why):
-            run.unheard.append((step, why))
-            not_heard(self, step, trigger, why)
-
-        def kept_health(self, *args, **kwargs):
-            run.health.append(args)
-            health(self, *args, **kwargs)
-
-        def kept_norm(self, *args):
-            run.norms.append(args)
-            norm(self, *args)
-
-        def kept_step(self, *args):
-            run.steps.append(args)
-            end(self, *args)
-
-        Recorder.not_heard, Recorder.health, Recorder.norm = kept_not_heard, kept_health, kept_norm
-        Recorder.step = kept_step
-        hooks.install(session)
+        watch = nanhunt.watch(out=out, quiet=True, **options)
     try:
         step, *things = build()
         for i in range(steps):
@@ -142,15 +110,13 @@ def run_once(build, steps, out=None, **options):
         run.digest = digest_of(*things, torch.get_rng_state(), random.getstate(), numpy.random.get_state()[1].tolist())
         assert torch._C._len_torch_dispatch_stack() <= modes + 1  # what is built may hold one of its own
     finally:
-        if session is not None:
-            session.close()
-            run.notes = session.notes
-        Recorder.not_heard, Recorder.health, Recorder.norm, Recorder.step = kept
-    if session is not None:
-        assert not session.errors, session.last_error
+        if watch is not None:
+            watch.close()
+    if watch is not None:
+        run.notes, run.path = watch.notes, Path(out)
+        assert not [note for note in run.notes if note.startswith("errors inside")], run.notes
         assert torch._C._len_torch_dispatch_stack() == modes
-        if session.recorder is not None:
-            run.report = report_of(out)
+        run.report = json.loads(watch.report("json"))
     return run
 
 

@@ -160,7 +160,7 @@ def watched(name: Name, key: str, faulty: bool, level: str, out: Path, alone: bo
         watching = "live" if level == "default" else level
         return hunt(out, watching, Path(__file__), key, *name, "faulty" if faulty else "twin").report
     import nanhunt
-    from watched import report_of
+    from saved import report_of
 
     program = make(name, key, faulty)
     with nanhunt.watch(program.model, program.optimizer, out=out, quiet=True, **OPTIONS[level]):

@@ -34,7 +34,7 @@ def report_of(name, options, level, out):
         return found
     from nanhunt import _attach
     from nanhunt._options import Options
-    from watched import report_of as read_report
+    from saved import report_of as read_report
 
     session = _attach.attach(Options(out=str(out), level=level))
     before, sys.argv = sys.argv, [name, "--device", "walled", *options]

@@ -3,17 +3,31 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 from listening import needs_saved_shown
-from nanhunt._hooks.scaler import factor_of
+from scaler_rows import watched_scalers
 
-pytestmark = needs_saved_shown
+pytestmark = [needs_saved_shown, pytest.mark.usefixtures("library")]
+WEIGHT = torch.tensor([0.5, 2.0], requires_grad=True)
 
 
 def loss() -> torch.Tensor:
-    weight = torch.tensor([0.5, 2.0], requires_grad=True)
-    return (weight * weight).sum()
+    return (WEIGHT * WEIGHT).sum()
+
+
+def scale_of(make, gradient=None, how=contextlib.nullcontext) -> float:
+    """What is recorded as the scale of a step whose loss is made so. What is no scale is 1."""
+    with watched_scalers() as seen:
+        optimizer = torch.optim.SGD([WEIGHT], lr=0.0)
+        with how():
+            scaled = make()
+        scaled.backward(gradient)
+        optimizer.step()
+    (step,) = seen.steps
+    return step["scale"]
 
 
 FACTORS = {
@@ -32,46 +46,44 @@ FACTORS = {
 
 @pytest.mark.parametrize("name", FACTORS)
 def test_the_last_factor_of_a_loss_is_read(name):
-    assert factor_of(FACTORS[name]()) == 1024.0
+    assert scale_of(FACTORS[name]) == 1024.0
 
 
 def test_what_a_backward_begins_with_is_a_factor_and_one_is_none():
-    assert factor_of(loss(), torch.tensor(1024.0)) == 1024.0
-    assert factor_of(loss() * 1024.0, torch.tensor(1.0)) == 1024.0
-    assert factor_of(loss(), torch.tensor(1.0)) == 1.0
-    assert factor_of(loss() / 4) == 0.25
+    assert scale_of(loss, torch.tensor(1024.0)) == 1024.0
+    assert scale_of(lambda: loss() * 1024.0, torch.tensor(1.0)) == 1024.0
+    assert scale_of(loss, torch.tensor(1.0)) == 1.0
+    assert scale_of(lambda: loss() / 4) == 1.0, "of micro-batches"
 
 
 NONE = {
     "multiplied by nothing": loss,
     "by what learns": lambda: loss() * torch.tensor(1024.0, requires_grad=True),
-    "by itself": lambda: torch.mul(*[loss()] * 2),
-    "by many": lambda: (loss() * torch.ones(3)).sum(),
+    "by itself": lambda: torch.mul(*[loss() + 1000.0] * 2),
+    "by many": lambda: (loss() * torch.full((3,), 1024.0)).sum(),
     "divided by it": lambda: torch.tensor(1024.0) / loss(),
-    "of no graph": lambda: loss().detach() * 1024.0,
 }
 
 
 @pytest.mark.parametrize("name", NONE)
 def test_a_loss_without_such_a_factor_has_none(name):
-    assert factor_of(NONE[name]()) is None
+    assert scale_of(NONE[name]) == 1.0
 
 
-def test_hooks_on_what_is_saved_are_not_called_and_backward_is_as_before():
+def test_hooks_on_what_is_saved_are_called_as_often_as_alone():
     called = []
 
     def unpack(t):
         called.append(t)
         return t
 
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, unpack):
-        scaled = loss() * torch.tensor(1024.0)
-    assert factor_of(scaled) is None and not called
-    scaled.backward()
-    assert called
+    def hooked():
+        return torch.autograd.graph.saved_tensors_hooks(lambda t: t, unpack)
 
-
-def test_a_graph_that_is_gone_has_none():
-    scaled = loss() * 1024.0
-    scaled.backward()
-    assert factor_of(scaled) is None
+    with hooked():
+        alone = loss() * torch.tensor(1024.0)
+    alone.backward()
+    expected = len(called)
+    called.clear()
+    assert scale_of(lambda: loss() * torch.tensor(1024.0), how=hooked) == 1.0, "it is not read"
+    assert len(called) == expected > 0

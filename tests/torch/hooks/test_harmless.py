@@ -15,7 +15,7 @@ import torch
 from nanhunt import _attach
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
-from watched import report_of
+from saved import report_of
 
 HERE = Path(__file__).resolve().parents[1]
 LEVELS = ("live", "ops")

@@ -2,9 +2,9 @@
 """Where steps end in loops with several optimizers, as they are written: nobody says what belongs together."""
 from __future__ import annotations
 
+import nanhunt
 import pytest
 import torch
-from op_rows import watched_ops
 from step_runs import Root, watched
 from torch import nn
 
@@ -14,15 +14,15 @@ pytestmark = pytest.mark.usefixtures("library")
 class Loop:
     """A maker and a judge. Notes the number of the step in which each of their losses is computed."""
 
-    def __init__(self, session, together=False, frozen=False):
-        self.session, self.told = session, []
+    def __init__(self, watch, frozen=False):
+        self.watch, self.told = watch, []
         self.maker, self.judge = nn.Linear(2, 3), nn.Linear(3, 1)
         self.judge.requires_grad_(not frozen)
         self.second = torch.optim.SGD(self.maker.parameters(), lr=0.1)
         self.first = torch.optim.SGD(self.judge.parameters(), lr=0.1)
 
     def _train(self, name, optimizer, loss):
-        self.told.append((name, self.session.step))
+        self.told.append((name, self.watch.step_number))
         loss.backward()
         optimizer.step()
 
@@ -41,30 +41,30 @@ class Loop:
 
 
 @pytest.fixture
-def session():
-    with watched_ops() as one:
-        yield one.session
+def watch(tmp_path):
+    with nanhunt.watch(out=tmp_path / "watched", level="ops", quiet=True) as one:
+        yield one
 
 
 @pytest.mark.parametrize("grad", [True, False], ids=["detached", "without gradient"])
-def test_a_judge_and_then_a_maker_are_one_step_from_the_first_on(session, grad):
-    loop = Loop(session)
+def test_a_judge_and_then_a_maker_are_one_step_from_the_first_on(watch, grad):
+    loop = Loop(watch)
     for _ in range(4):
         loop.judge_once(grad)
         loop.make_once()
     assert loop.steps("judge") == loop.steps("maker") == [0, 1, 2, 3]
 
 
-def test_a_judge_whose_samples_were_made_before_and_a_maker_are_one_step_from_the_first_on(session):
-    loop = Loop(session)
+def test_a_judge_whose_samples_were_made_before_and_a_maker_are_one_step_from_the_first_on(watch):
+    loop = Loop(watch)
     for _ in range(4):
         loop.judge_once(buffered=True)
         loop.make_once()
     assert loop.steps("judge") == loop.steps("maker") == [0, 1, 2, 3]
 
 
-def test_a_maker_and_then_a_judge_are_one_step_from_the_first_on(session):
-    loop = Loop(session)
+def test_a_maker_and_then_a_judge_are_one_step_from_the_first_on(watch):
+    loop = Loop(watch)
     for _ in range(4):
         loop.make_once()
         loop.judge_once()
@@ -72,8 +72,8 @@ def test_a_maker_and_then_a_judge_are_one_step_from_the_first_on(session):
 
 
 @pytest.mark.parametrize("judge_first", [True, False])
-def test_a_judge_that_is_frozen_at_first_joins_the_steps_that_are_counted(session, judge_first):
-    loop = Loop(session, frozen=True)
+def test_a_judge_that_is_frozen_at_first_joins_the_steps_that_are_counted(watch, judge_first):
+    loop = Loop(watch, frozen=True)
     for i in range(6):
         if i == 3:
             loop.judge.requires_grad_(True)
@@ -86,9 +86,9 @@ def test_a_judge_that_is_frozen_at_first_joins_the_steps_that_are_counted(sessio
     assert loop.steps("judge") == [3, 4, 5]
 
 
-def test_several_critics_are_steps_of_their_own_and_the_maker_comes_with_the_next(session):
+def test_several_critics_are_steps_of_their_own_and_the_maker_comes_with_the_next(watch):
     """That a maker follows cannot be known at the critic's boundary. Borders stay right otherwise."""
-    loop = Loop(session)
+    loop = Loop(watch)
     for i in range(9):
         loop.judge_once()
         if i % 3 == 2:
@@ -98,28 +98,28 @@ def test_several_critics_are_steps_of_their_own_and_the_maker_comes_with_the_nex
     assert loop.steps("maker") == [3, 6, 9]
 
 
-def test_an_optimizer_that_nothing_was_computed_for_is_not_waited_for(session):
+def test_an_optimizer_that_nothing_was_computed_for_is_not_waited_for(watch):
     model, other = nn.Linear(2, 1), nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     unused = torch.optim.SGD(other.parameters(), lr=0.1)  # noqa: F841
     told = []
     for _ in range(3):
         loss = model(torch.ones(1, 2)).sum()
-        told.append(session.step)
+        told.append(watch.step_number)
         loss.backward()
         optimizer.step()
-    assert told == [0, 1, 2] and session.step == 3
+    assert told == [0, 1, 2] and watch.step_number == 3
 
 
-def test_two_optimizers_of_the_same_parameters_take_turns(session):
+def test_two_optimizers_of_the_same_parameters_take_turns(watch):
     model = nn.Linear(2, 1)
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1), torch.optim.Adam(model.parameters())]
     told = []
     for i in range(6):
-        told.append(session.step)
+        told.append(watch.step_number)
         model(torch.ones(1, 2)).sum().backward()
         optimizers[i // 3].step()
-    assert told[:3] == [0, 1, 2] and session.step == 6
+    assert told[:3] == [0, 1, 2] and watch.step_number == 6
     assert told[3:] == [3, 3, 5]  # the change is seen when the second one comes again
 
 
@@ -141,4 +141,5 @@ def test_what_came_after_a_border_that_is_seen_late_is_found(tmp_path):
     run = watched(lambda: build({1}), tmp_path, steps=3)
     assert run.unheard == []
     assert (run.headline["op"], run.headline["step"]) == ("aten::sqrt", 0)
-    assert [row[:2] for row in run.health][0] == (0, 0)
+    first = run.records("health")[0]
+    assert (first["step"], first["bad"]) == (0, [])

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+import time
 
 import nanhunt
 import pytest
 import torch
-from nanhunt._steps import live
-from nanhunt._steps.live import FIRST, Budget, BudgetOfRanks
 from step_runs import Root, batch, net, run_once
 from torch import nn
-from watched import report_of
+from saved import report_of
 
 pytestmark = pytest.mark.usefixtures("library")
 BAD = 3
+FIRST = 8  # steps that are heard in any case
+LEARN = 4  # steps that must have run unheard before it is known what hearing one costs
+UNHEARD = "operations of steps that the budget had no room for"
 
 
 class Counted(nn.Module):
@@ -128,15 +130,22 @@ def test_a_model_is_called_as_often_as_alone_though_a_step_goes_bad(tmp_path):
     assert watched(tmp_path, build, steps).report["verdict"]["status"] == "fault"
 
 
-@pytest.mark.parametrize("pattern", [(True, False, False), (False, True), (True, True, False)], ids=str)
-def test_contents_that_changed_while_nobody_listened_are_not_held_against_anybody(tmp_path, monkeypatch, pattern):
-    # Given steps that are watched now and then,
-    monkeypatch.setattr(Budget, "has_room", lambda self: pattern[self.steps % len(pattern)])
-    bad = 9
-    build, steps = trained(steps=12, loss=at(bad, lambda y: (y * 0).log().sum(), lambda y: y.square().mean()),
+def one_of_two_ranks(monkeypatch, rank=0):
+    """Several ranks hear the same steps, by counting: one in so many, whatever time they take."""
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+
+
+@pytest.mark.parametrize("every", [3, 4, 5])
+def test_contents_that_changed_while_nobody_listened_are_not_held_against_anybody(tmp_path, monkeypatch, every):
+    # Given steps that are heard now and then,
+    one_of_two_ranks(monkeypatch)
+    bad = 4 * every
+    build, steps = trained(steps=bad + 3, loss=at(bad, lambda y: (y * 0).log().sum(), lambda y: y.square().mean()),
                            optimizer=lambda p: torch.optim.AdamW(p, lr=0.01))
-    # when one of either kind goes bad,
-    run = watched(tmp_path, build, steps, budget=50.0)
+    # when one of them goes bad,
+    run = watched(tmp_path, build, steps, budget=99.0 if every == 3 else 200.0 / every)
+    assert run.notes[UNHEARD] == bad - FIRST - (bad - 1) // every + (FIRST - 1) // every
     # then it is named, and what the optimizer wrote in between is no corruption.
     assert run.headline["op"] == "aten::log" and run.headline["step"] == bad, run.report["findings"]
     assert {f["class"] for f in run.report["findings"]} & {"corruption", "unseen_kernel", "uninitialised"} == set()
@@ -196,77 +205,95 @@ def test_what_an_optimizer_makes_bad_is_named(tmp_path):
     assert run.headline["op"] == "aten::_foreach_div_" and run.headline["step"] == BAD, run.report["findings"]
 
 
-def test_a_bad_step_that_the_budget_left_out_says_so_and_the_next_ones_are_heard(tmp_path, monkeypatch):
-    # Given a budget without room, and two bad steps in a row:
-    monkeypatch.setattr(Budget, "has_room", lambda self: False)
+def test_a_bad_step_that_the_budget_left_out_says_so_and_the_next_ones_are_heard(tmp_path):
+    # Given two bad steps in a row, when it is not known yet what hearing a step costs:
+    first = FIRST + 1
+
     def without_update(i, model):
-        for p in model.parameters() if i == BAD else ():
+        for p in model.parameters() if i == first else ():
             p.grad = None
 
-    bad = (BAD, BAD + 1)
-    build, steps = trained(without_update, lambda y, i: torch.log(y * 0).sum() if i in bad else mean_square(y))
+    build, steps = trained(without_update, lambda y, i: torch.log(y * 0).sum() if i in (first, first + 1)
+                           else mean_square(y), steps=first + 4)
     run = watched(tmp_path, build, steps, budget=1.0)
     # then of the first it is said that it was not heard and what to do,
-    assert [step for step, _ in run.unheard] == [BAD] and "without `--budget`" in run.unheard[0][1], run.unheard
+    assert [step for step, _ in run.unheard] == [first] and "without `--budget`" in run.unheard[0][1], run.unheard
     # and the second one's operation is named.
-    assert any(f["op"] == "aten::log" and f["step"] == BAD + 1 for f in run.report["findings"]), run.report["findings"]
+    assert any(f["op"] == "aten::log" and f["step"] == first + 1 for f in run.report["findings"]), run.report["findings"]
 
 
-# The budget, with times of our own.
-def spend(budget, steps, plain=1.0, live=3.0):
-    """Which of so many steps were watched."""
-    kinds = []
-    for _ in range(steps):
-        watch = budget.has_room()
-        kinds.append(watch)
-        budget.step_took(live if watch else plain, watch)
+# The budget, with a clock of our own.
+def included():
+    return repr(torch._C._dispatch_tls_local_include_set())
+
+
+def heard_steps(folder, monkeypatch, budget, steps, seconds):
+    """Which of so many steps were heard: where the tap listens stands in PyTorch's thread. `seconds(step, heard)`: what
+    a step takes."""
+    now, kinds = [0.0], []
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    x, alone = torch.ones(1, 2), included()
+    with monkeypatch.context() as patched, nanhunt.watch(out=folder, budget=budget, quiet=True) as watch:
+        patched.setattr(time, "perf_counter", lambda: now[0])
+        for i in range(steps):
+            loss = model(x).sum()
+            kinds.append(included() != alone)
+            loss.backward()
+            now[0] += seconds(i, kinds[-1])
+            optimizer.step()
+            optimizer.zero_grad()
+    assert kinds.count(False) == watch.notes.get(UNHEARD, 0)
     return kinds
 
 
-def test_the_first_steps_are_watched_then_as_many_as_the_share_has_room_for():
-    kinds = spend(Budget(0.03), 1000)
-    assert all(kinds[:FIRST]) and not any(kinds[FIRST:FIRST + live._LEARN])
+def costly(i, heard):
+    return 3.0 if heard else 1.0
+
+
+def test_the_first_steps_are_heard_then_as_many_as_the_share_has_room_for(tmp_path, monkeypatch):
+    kinds = heard_steps(tmp_path / "run", monkeypatch, 3, 1000, costly)
+    assert all(kinds[:FIRST]) and not any(kinds[FIRST:FIRST + LEARN])
     extra = 2.0 * sum(kinds[FIRST:])
     total = sum(3.0 if kind else 1.0 for kind in kinds)
     assert 0.02 * total < extra <= 0.03 * total
 
 
-def test_time_between_steps_earns_nothing():
+def test_time_between_steps_earns_nothing(tmp_path, monkeypatch):
     # Given a program that waits a thousand times as long as it computes after each tenth step,
-    budget, kinds = Budget(0.03), []
-    for i in range(1000):
-        watch = budget.has_room()
-        kinds.append(watch)
-        budget.step_took((3.0 if watch else 1.0) + (1000.0 if i % 10 == 9 else 0.0), watch)
-    # then no more of its steps are watched than if it had counted for a step or two.
+    kinds = heard_steps(tmp_path / "run", monkeypatch, 3, 1000,
+                        lambda i, heard: costly(i, heard) + (1000.0 if i % 10 == 9 else 0.0))
+    # then no more of its steps are heard than if it had counted for a step or two.
     most = 1000 + 2 * 100 + 9 * sum(kinds)  # of what counts
     assert 2 * (sum(kinds[FIRST:]) - 1) <= 0.03 * most
 
 
-def test_of_steps_that_cost_nothing_to_watch_all_are_watched_but_for_a_sample():
-    kinds = spend(Budget(0.03), 100, live=1.0)[FIRST + live._LEARN:]
-    assert sum(kinds) >= 0.85 * len(kinds)
+def test_of_steps_that_cost_nothing_to_hear_all_are_heard_but_for_a_sample(tmp_path, monkeypatch):
+    kinds = heard_steps(tmp_path / "run", monkeypatch, 3, 100, lambda i, heard: 1.0)[FIRST + LEARN:]
+    assert 0.85 * len(kinds) <= sum(kinds) < len(kinds)
 
 
-def test_unwatched_steps_that_were_slow_when_they_were_first_measured_do_not_hide_what_watching_costs():
-    # Given a program whose first unwatched steps take longer than watched ones do (it warms up, the machine is busy),
-    budget, watched, plain = Budget(0.03), 0, 0
-    for _ in range(1000):
-        if budget.has_room():
-            budget.step_took(2.0, True)
-            watched += 1
-        else:
-            budget.step_took(2.5 if plain < live._LEARN else 1.0, False)
-            plain += 1
-    # then it is found out soon, though for a while watching seemed to cost nothing.
-    assert watched <= 150
+def test_unheard_steps_that_were_slow_when_they_were_first_measured_do_not_hide_what_hearing_costs(
+        tmp_path, monkeypatch):
+    # Given a program whose first unheard steps take longer than heard ones do (it warms up, the machine is busy),
+    kinds = heard_steps(tmp_path / "run", monkeypatch, 3, 1000, lambda i, heard: 2.0 if heard else
+                        2.5 if i < FIRST + LEARN else 1.0)
+    # then it is found out soon, though for a while hearing seemed to cost nothing.
+    assert sum(kinds) <= 150
 
 
-@pytest.mark.parametrize("kind", [Budget, BudgetOfRanks])
-def test_the_whole_time_is_every_step_and_none_is_none(kind):
-    assert all(spend(kind(1.0), 50)) and not any(spend(kind(0.0), 50))
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_whole_time_is_every_step_and_none_is_none(tmp_path, monkeypatch, ranks):
+    if ranks > 1:
+        one_of_two_ranks(monkeypatch)
+    for budget, heard in ((100, True), (0, False)):
+        assert heard_steps(tmp_path / str(budget), monkeypatch, budget, 50, costly) == [heard] * 50
 
 
-def test_ranks_watch_the_same_steps_whatever_time_they_take():
-    one, other = spend(BudgetOfRanks(0.03), 1000), spend(BudgetOfRanks(0.03), 1000, plain=2.0, live=50.0)
+def test_ranks_hear_the_same_steps_whatever_time_they_take(tmp_path, monkeypatch):
+    heard = []
+    for rank, seconds in enumerate((costly, lambda i, heard: 50.0 if heard else 2.0)):
+        one_of_two_ranks(monkeypatch, rank)
+        heard.append(heard_steps(tmp_path / str(rank), monkeypatch, 3, 1000, seconds))
+    one, other = heard
     assert one == other and all(one[:FIRST]) and 10 <= sum(one[FIRST:]) <= 0.03 * 1000 / 2 + 1

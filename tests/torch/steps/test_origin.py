@@ -8,7 +8,7 @@ import stat
 import pytest
 import torch
 from captures import captures_of, origin_of, read_safetensors, train
-from watched import report_of
+from saved import report_of
 
 pytestmark = pytest.mark.usefixtures("library")
 

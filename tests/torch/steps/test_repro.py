@@ -10,16 +10,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nanhunt
 import pytest
 import torch
 from captures import captures_of, origin_of, read_safetensors, train
-from watched import report_of
+from saved import report_of
 
 pytestmark = pytest.mark.usefixtures("library")
 
 
 @pytest.fixture
-def nanhunt():
+def tool():
     path = Path(os.environ.get("NANHUNT_BIN_DIR", "")) / "nanhunt"
     if not path.is_file():
         found = shutil.which("nanhunt")
@@ -41,11 +42,11 @@ BUGS = {
 
 
 @pytest.mark.parametrize("op", ["aten::log", "aten::pow"])
-def test_the_script_shows_the_failure_in_torch(tmp_path, nanhunt, op):
+def test_the_script_shows_the_failure_in_torch(tmp_path, tool, op):
     forward, dtype = BUGS[op]
     train(tmp_path / "run", forward, dtype)
     assert origin_of(report_of(tmp_path / "run"))["op"] == op
-    done = nanhunt("repro", tmp_path / "run", "--out", tmp_path / "repro")
+    done = tool("repro", tmp_path / "run", "--out", tmp_path / "repro")
     assert done.returncode == 0, done.stderr
     script = (tmp_path / "repro" / "repro.py").read_text()
     assert script.count("\n") < 30 and "numpy" not in script and "pickle" not in script
@@ -54,14 +55,14 @@ def test_the_script_shows_the_failure_in_torch(tmp_path, nanhunt, op):
     assert shown.stdout.startswith(op) and "12 Inf of 12" in shown.stdout
 
 
-def test_what_an_operation_read_is_kept_without_numpy(tmp_path, monkeypatch, nanhunt):
+def test_what_an_operation_read_is_kept_without_numpy(tmp_path, monkeypatch, tool):
     def numpy(self, **_):
         raise RuntimeError("Numpy is not available")
 
     monkeypatch.setattr(torch.Tensor, "numpy", numpy)
     forward, dtype = BUGS["aten::log"]
     train(tmp_path / "run", forward, dtype)
-    done = nanhunt("repro", tmp_path / "run", "--out", tmp_path / "repro")
+    done = tool("repro", tmp_path / "run", "--out", tmp_path / "repro")
     assert done.returncode == 0, done.stderr
 
 
@@ -86,32 +87,22 @@ def rewrite_call(path, change):
     lambda call: call.update(args=[["dtype", "load"]]),
     lambda call: call.update(overload="__class__.__init__"),
 ], ids=["file", "quote", "namespace", "kind", "missing", "dtype", "overload"])
-def test_a_hostile_capture_is_refused(tmp_path, nanhunt, change):
+def test_a_hostile_capture_is_refused(tmp_path, tool, change):
     train(tmp_path / "run", *BUGS["aten::log"])
     origin = origin_of(report_of(tmp_path / "run"))
     path = next(p for p in captures_of(tmp_path / "run") if p.name == f"op-{origin['op_seq']}.safetensors")
     assert read_safetensors(path)[1]["op"] == "aten::log"
     rewrite_call(path, change)
-    done = nanhunt("repro", tmp_path / "run", "--out", tmp_path / "repro")
+    done = tool("repro", tmp_path / "run", "--out", tmp_path / "repro")
     assert done.returncode in (2, 3) and not (tmp_path / "repro" / "repro.py").exists()
 
 
-def test_a_run_at_level_ops_is_told_to_use_the_default_level(tmp_path, nanhunt):
-    from nanhunt import _levels
-    from nanhunt._hooks import hooks
-    from nanhunt._options import Options
-    from nanhunt._session import Session
-
-    session = Session(Options(out=str(tmp_path / "run"), level="ops"))
-    _levels.add_listeners(session)
-    hooks.install(session)
-    try:
+def test_a_run_at_level_ops_is_told_to_use_the_default_level(tmp_path, tool):
+    with nanhunt.watch(out=tmp_path / "run", level="ops", quiet=True):
         model = torch.nn.Linear(4, 4)
         (torch.log(model(torch.ones(3, 4)) * 0)).sum().backward()
         torch.optim.SGD(model.parameters(), lr=0.1).step()
-    finally:
-        session.close()
-    done = nanhunt("repro", tmp_path / "run", "--out", tmp_path / "repro")
+    done = tool("repro", tmp_path / "run", "--out", tmp_path / "repro")
     assert done.returncode == 3, done.stdout
     assert "aten::log of F1 read was not kept: level ops keeps no inputs" in done.stderr
     assert "default level" in done.stderr and not (tmp_path / "repro").exists()

@@ -53,7 +53,7 @@ def test_the_same_run_without_the_fault_is_clean(tmp_path, library):
     run = watched(amp_loop(bad=()), tmp_path)
     assert run.unheard == []
     assert run.report["verdict"]["status"] == "clean"
-    assert [row[1] for row in run.health] == [0] * 5
+    assert [row["bad"] for row in run.records("health")] == [[]] * 5
 
 
 def test_lists_written_between_calls_count_as_written(tmp_path, library):
@@ -76,7 +76,8 @@ def test_lists_written_between_calls_count_as_written(tmp_path, library):
 
 def test_norms_of_the_steps_before_are_written_of_a_bad_step(tmp_path, library):
     run = watched(amp_loop(), tmp_path, keep=2)
-    gradients = [row for row in run.norms if row[1] == 1]
-    assert {row[0] for row in gradients} == {2, 3}
-    assert {row[0] for row in run.norms if row[1] == 2} == {1, 2}
-    assert {row[2] for row in gradients} == {"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"}
+    norms = run.records("norms")
+    gradients = [row for row in norms if row["mark"] == "boundary_gradient"]
+    assert {row["step"] for row in gradients} == {2, 3}
+    assert {row["step"] for row in norms if row["mark"] == "parameter"} == {1, 2}
+    assert {row["path"] for row in gradients} == {"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"}

@@ -11,7 +11,7 @@ from nanhunt import _watch
 from nanhunt._hooks import calls, hooks
 from nanhunt._tap.tap_library import load_tap
 from torch import nn
-from watched import report_of
+from saved import report_of
 
 pytestmark = pytest.mark.usefixtures("library", "no_watch_left")
 

@@ -12,7 +12,7 @@ from nanhunt._names import plain_path
 from nanhunt._options import Options
 from nanhunt._session import Session
 from torch import nn
-from watched import report_of
+from saved import report_of
 
 pytestmark = pytest.mark.usefixtures("library")
 

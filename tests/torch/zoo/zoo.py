@@ -106,7 +106,7 @@ def train(name: str, precision: str, plant: Plant | None = None, watch: dict[str
 
 
 def watched(name: str, precision: str, level: str, plant: Plant | None = None) -> Run:
-    from watched import report_of
+    from saved import report_of
 
     with tempfile.TemporaryDirectory() as folder:
         run = train(name, precision, plant, {"out": folder, **LEVELS[level]})
