@@ -24,9 +24,14 @@ def hears_python() -> bool:
     return tap is None or bool(tap.hears_python())
 
 
-def is_above_autograd() -> bool:
+def place() -> str:
+    """below_autograd or above_autograd; "": there is no tap."""
     tap = _tap()
-    return tap is not None and tap.listens() == b"above_autograd"
+    return "" if tap is None else str(tap.listens().decode())
+
+
+def is_above_autograd() -> bool:
+    return place() == "above_autograd"
 
 
 def shows_saved() -> bool:

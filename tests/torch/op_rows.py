@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes as c
-import json
 import struct
 import sys
 import threading
@@ -16,6 +15,7 @@ from nanhunt._hooks import hooks
 from nanhunt._hooks.dynamo import hide_from_dynamo
 from nanhunt._hooks.scaler import ScalerWatch
 from nanhunt._options import Options
+from nanhunt._recorder import Recorder
 from nanhunt._session import Session
 from nanhunt._tap.marks import Marks
 from nanhunt._tap.ops import OpsLevel
@@ -188,6 +188,29 @@ class KeptRows:
         pass
 
 
+def handed_over(monkeypatch):
+    """Steps of which the tap gives ops to the recorder, and how many words that are, filled while they run."""
+    steps: dict[int, int] = {}
+    as_it_is = Recorder.recording
+
+    def recording(self):
+        found = as_it_is(self)
+        kind = c.CFUNCTYPE(c.c_int32, c.c_void_p, c.POINTER(c.c_int64), c.c_size_t)
+        passed_on = kind(found.rows)
+
+        def rows(to, words, count):
+            if words[0] == lib.ROW_OP:
+                steps[words[2]] = steps.get(words[2], 0) + count
+            return passed_on(to, words, count)
+
+        self.told = kind(rows)  # as long as the recorder
+        found.rows = c.cast(self.told, c.c_void_p).value
+        return found
+
+    monkeypatch.setattr(Recorder, "recording", recording)
+    return steps
+
+
 hide_from_dynamo([sys.modules[__name__]])  # as a recorder is that is no Python
 
 
@@ -242,18 +265,6 @@ def watched_ops(recorder=None, errors=0):
         assert watched.session.errors == errors, watched.session.last_error
         assert left == 0, "a mode was left on"
         assert getattr(watched.recorder, "mistakes", []) == []
-
-
-def report(run):
-    """report.json of a run folder."""
-    library = lib.load_library()
-    text, size = c.c_void_p(), c.c_size_t()
-    status = library.slow.nanhunt_report(str(run).encode(), 1, c.byref(text), c.byref(size))
-    assert status == lib.OK, library.last_error()
-    try:
-        return json.loads(c.string_at(text, size.value))
-    finally:
-        library.fast.nanhunt_free(text)
 
 
 @contextmanager

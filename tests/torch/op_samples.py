@@ -27,7 +27,8 @@ if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "hooks" / "torch"), str(Path(__file__).parent)]
 
 from first_bad import FirstBad, badness
-from op_rows import recorded_ops, report
+from op_rows import recorded_ops
+from saved import report_of
 
 SHARE = 0.3  # of the elements that are salted
 # What is no operator, starts processes, or takes whole seconds for one sample.
@@ -174,7 +175,7 @@ def examine(case: Case, folder: Path, table: Table) -> None:
         table.changed.append(f"{case.name} ({raised or 'bits'}; {raised_watched})")
     if raised or session.recorder is None:
         return
-    judge(case, truth.made, harmed, report(folder), table)
+    judge(case, truth.made, harmed, report_of(folder), table)
 
 
 def judge(case: Case, made: list[str], harmed: bool, said: dict[str, Any], table: Table) -> None:

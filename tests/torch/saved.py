@@ -37,4 +37,5 @@ def records_of(run: Path | str, kind: str) -> list[dict[str, Any]]:
     command = [cli(), "export", "--kind", kind, str(run)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stderr
-    return [{name: _plain(name, cell) for name, cell in row.items()} for row in csv.DictReader(io.StringIO(done.stdout))]
+    rows = csv.DictReader(io.StringIO(done.stdout))
+    return [{name: _plain(name, cell) for name, cell in row.items()} for row in rows]

@@ -13,9 +13,9 @@ import pytest
 import ready_python
 import torch
 from nanhunt import _attach
+from saved import report_of
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
-from saved import report_of
 
 HERE = Path(__file__).resolve().parents[1]
 LEVELS = ("live", "ops")

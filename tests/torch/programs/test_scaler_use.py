@@ -7,8 +7,6 @@ from contextlib import suppress
 
 import pytest
 import torch
-from nanhunt import _library as lib
-from nanhunt._recorder import Recorder
 from own_programs import LEVELS, Net, assert_silent, classifier, data, told
 from torch import nn
 from torch.nn import functional as F
@@ -42,17 +40,9 @@ def scaled(between=None, gain=lambda i: 1.0, updates=True, init=1024.0, interval
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_what_the_scaler_does_after_the_optimizer_belongs_to_the_step_that_ends(level, tmp_path, monkeypatch):
-    rows = []
-    tell = Recorder.scaler
-
-    def kept(self, **fields):
-        rows.append((fields["action"], fields["step"]))
-        return tell(self, **fields)
-
-    monkeypatch.setattr(Recorder, "scaler", kept)
+def test_what_the_scaler_does_after_the_optimizer_belongs_to_the_step_that_ends(level, tmp_path):
     said = told(scaled(gain=lambda i: 1e6 if i == 4 else 1.0, interval=2), tmp_path, level, steps=7)
-    assert [step for action, step in rows if action == lib.UPDATED] == list(range(7))
+    assert [row["step"] for row in said.run.records("scaler") if row["action"] == "update"] == list(range(7))
     section = said.run.report["scaler"]
     changes = [(event["what"], event["step"]) for event in section["events"] if event["what"] in ("growth", "backoff")]
     assert changes == [("growth", 1), ("growth", 3), ("backoff", 4), ("growth", 6)]

@@ -8,9 +8,9 @@ import time
 import nanhunt
 import pytest
 import torch
+from saved import report_of
 from step_runs import Root, batch, net, run_once
 from torch import nn
-from saved import report_of
 
 pytestmark = pytest.mark.usefixtures("library")
 BAD = 3
@@ -219,7 +219,8 @@ def test_a_bad_step_that_the_budget_left_out_says_so_and_the_next_ones_are_heard
     # then of the first it is said that it was not heard and what to do,
     assert [step for step, _ in run.unheard] == [first] and "without `--budget`" in run.unheard[0][1], run.unheard
     # and the second one's operation is named.
-    assert any(f["op"] == "aten::log" and f["step"] == first + 1 for f in run.report["findings"]), run.report["findings"]
+    found = run.report["findings"]
+    assert any(f["op"] == "aten::log" and f["step"] == first + 1 for f in found), found
 
 
 # The budget, with a clock of our own.

@@ -67,10 +67,12 @@ def test_no_captures_keeps_none(tmp_path):
     assert origin_of(report_of(tmp_path / "run"))["confidence"] == "proved"
 
 
-def test_what_is_too_large_is_not_kept_and_noted_nowhere_as_an_error(tmp_path, monkeypatch):
-    from nanhunt._steps import origin
+def test_what_is_too_large_is_not_kept_and_noted_nowhere_as_an_error(tmp_path):
+    large = torch.zeros(17 << 20)  # 68 MiB
 
-    monkeypatch.setattr(origin, "MAX_BYTES", 8)
-    train(tmp_path / "run", lambda y, step: torch.log(y * 0 + (0.0 if step == 1 else 1.0)).sum())
+    def forward(y, step):
+        return y.mean() + (torch.log(large).max() if step == 1 else 0)
+
+    train(tmp_path / "run", forward)
     assert captures_of(tmp_path / "run") == []
     assert origin_of(report_of(tmp_path / "run"))["op"] == "aten::log"

@@ -10,8 +10,8 @@ import torch
 from nanhunt import _watch
 from nanhunt._hooks import calls, hooks
 from nanhunt._tap.tap_library import load_tap
-from torch import nn
 from saved import report_of
+from torch import nn
 
 pytestmark = pytest.mark.usefixtures("library", "no_watch_left")
 

@@ -16,7 +16,8 @@ from lasting_runs import Centred, legitimate_writes, train
 from nanhunt import _device
 from on_device import on_device
 from read_there import read_there
-from step_runs import report_of, run_once
+from saved import report_of
+from step_runs import run_once
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint

@@ -11,15 +11,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from nanhunt._tap import tap_build
+from hunting import cli
 
 ROOT = Path(__file__).resolve().parents[3]
+PATHS = os.pathsep.join([str(ROOT / "hooks" / "torch"), str(ROOT / "tests" / "torch")])
 PLACES = ["below_autograd", "above_autograd"]
 
 
 def run(code, *words, **environment):
     done = subprocess.run([sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, timeout=1800,
-                          env={**os.environ, "PYTHONPATH": str(ROOT / "hooks" / "torch"), **environment})
+                          env={**os.environ, "PYTHONPATH": PATHS, **environment})
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -32,16 +33,15 @@ TAKES = {
 WHERE = """
 import torch
 {take}
-from nanhunt._tap.tap_library import load_tap
-tap = load_tap()
-print(tap.listens().decode(), tap.key().decode(), tap.hears_python())
+import listening
+print(listening.place(), listening.hears_python())
 """
 
 
 @pytest.mark.parametrize("what", TAKES)
 def test_where_somebody_has_the_first_place_it_takes_the_second(what):
-    assert run(WHERE.format(take=TAKES[what]), NANHUNT_LISTEN="") == "above_autograd TESTING_ONLY_GenericMode 0\n"
-    assert run(WHERE.format(take=""), NANHUNT_LISTEN="").startswith("below_autograd Fake")
+    assert run(WHERE.format(take=TAKES[what]), NANHUNT_LISTEN="") == "above_autograd False\n"
+    assert run(WHERE.format(take=""), NANHUNT_LISTEN="").startswith("below_autograd")
 
 
 def test_where_both_are_somebodys_the_reason_names_them_and_the_run_goes_on(tmp_path, library):
@@ -63,11 +63,12 @@ print("trained")
     assert "the tap is missing" in notes and "key Fake" in notes and "key TESTING_ONLY_GenericMode" in notes
 
 
-def test_the_facts_say_where_it_listens():
+def test_the_doctor_says_where_it_listens():
     for place in PLACES:
-        done = subprocess.run([sys.executable, tap_build.__file__, "facts"], capture_output=True, text=True,
-                              timeout=1800, check=True, env={**os.environ, "NANHUNT_LISTEN": place})
-        assert json.loads(done.stdout)["listens"] == place
+        environment = {**os.environ, "NANHUNT_LISTEN": place, "NANHUNT_PYTHON": sys.executable}
+        done = subprocess.run([cli(), "doctor", "--env", "--json"], capture_output=True, text=True, timeout=1800,
+                              check=True, env=environment)
+        assert f'"listens": "{place}"' in done.stdout
 
 
 PROGRAM = """

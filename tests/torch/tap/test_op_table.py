@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import nanhunt
 import pytest
 import torch
-from nanhunt._tap.tap import schema_of
+from saved import records_of
 from torch import nn
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
+pytestmark = pytest.mark.usefixtures("library")
 ROWS = (Path(__file__).resolve().parents[3] / "src" / "core" / "ops").glob("rows_*.h")
 TABLE = {name for rows in ROWS for name in re.findall(r'op\("([\w:]+)"', rows.read_text())}
 
@@ -23,18 +24,6 @@ def known(op):
         name = name[:-1]
     return name in TABLE or name.removeprefix("_foreach_") in TABLE or (
         name.endswith("_backward") and name[:-len("_backward")] in TABLE)
-
-
-class Seen(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.ops = set()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        plan = schema_of(func)
-        if not plan.skip and plan.op not in ("aten::_local_scalar_dense", "aten::item"):
-            self.ops.add(plan.op)
-        return func(*args, **(kwargs or {}))
 
 
 def train(model, inputs, loss, optimizer=torch.optim.AdamW, clip=True, scaler=True, **options):
@@ -163,27 +152,29 @@ OPTIMIZERS = [
     (torch.optim.Adamax, {}), (torch.optim.Adadelta, {}), (torch.optim.ASGD, {}), (torch.optim.Rprop, {})]
 
 
-def unknown_of(run):
-    with Seen() as seen:
+def unknown_of(folder, run):
+    with nanhunt.watch(out=folder, level="ops", quiet=True):
         run()
-    return sorted(op for op in seen.ops if not known(op))
+    ops = {row["op"] for row in records_of(folder, "ops")}
+    assert ops
+    return sorted(op for op in ops if not known(op))
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_ops_of_a_usual_step_are_in_the_table(name):
-    assert unknown_of(STEPS[name]) == []
+def test_ops_of_a_usual_step_are_in_the_table(tmp_path, name):
+    assert unknown_of(tmp_path / "run", STEPS[name]) == []
 
 
-def test_ops_of_optimizers_are_in_the_table():
+def test_ops_of_optimizers_are_in_the_table(tmp_path):
     def run():
         for optimizer, options in OPTIMIZERS:
             model = nn.Linear(3, 4)
             train(model, (torch.randn(2, 3),), cross_entropy, optimizer, scaler=False, **options)
 
-    assert unknown_of(run) == []
+    assert unknown_of(tmp_path / "run", run) == []
 
 
-def test_ops_of_a_language_model_of_hugging_face_are_in_the_table():
+def test_ops_of_a_language_model_of_hugging_face_are_in_the_table(tmp_path):
     model, loss = hugging_face()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 
@@ -192,7 +183,7 @@ def test_ops_of_a_language_model_of_hugging_face_are_in_the_table():
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 
-    assert unknown_of(run) == []
+    assert unknown_of(tmp_path / "run", run) == []
 
 
 def test_an_op_that_nobody_listed_is_found_missing():

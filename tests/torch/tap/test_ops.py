@@ -7,7 +7,8 @@ import inspect
 import pytest
 import torch
 from listening import is_above_autograd
-from op_rows import recorded_ops, report, watched_ops
+from op_rows import recorded_ops, watched_ops
+from saved import report_of
 from torch import nn
 
 
@@ -263,7 +264,7 @@ def test_the_report_names_the_op_and_its_line(tmp_path, library):
     with recorded_ops(tmp_path / "run"):
         step(model, optimizer)
         step(model, optimizer, loss)
-    told = report(tmp_path / "run")
+    told = report_of(tmp_path / "run")
     assert told["verdict"]["status"] == "fault"
     finding = told["findings"][0]
     assert (finding["op"], finding["module"], finding["step"]) == ("aten::div", "<loss>", 1)
@@ -276,7 +277,7 @@ def test_a_clean_run_gives_a_clean_report(tmp_path, library):
     with recorded_ops(tmp_path / "run"):
         for _ in range(3):
             step(model, optimizer)
-    told = report(tmp_path / "run")
+    told = report_of(tmp_path / "run")
     assert told["verdict"]["status"] == "clean"
     assert told["coverage"]["steps"] == 3
 

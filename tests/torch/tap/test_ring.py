@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import ctypes as c
 import math
 
 import pytest
 import torch
-from nanhunt import _library as lib
-from nanhunt._recorder import Recorder
+from op_rows import handed_over
 from step_runs import batch, net, watched
 
 pytestmark = pytest.mark.usefixtures("library")
@@ -20,25 +18,7 @@ BAD = 20
 @pytest.fixture
 def told(monkeypatch):
     """Steps of which the recorder was told ops, and how many words that were."""
-    steps: dict[int, int] = {}
-    as_it_is = Recorder.recording
-
-    def recording(self):
-        found = as_it_is(self)
-        kind = c.CFUNCTYPE(c.c_int32, c.c_void_p, c.POINTER(c.c_int64), c.c_size_t)
-        passed_on = kind(found.rows)
-
-        def rows(to, words, count):
-            if words[0] == lib.ROW_OP:
-                steps[words[2]] = steps.get(words[2], 0) + count
-            return passed_on(to, words, count)
-
-        self.told = kind(rows)  # as long as the recorder
-        found.rows = c.cast(self.told, c.c_void_p).value
-        return found
-
-    monkeypatch.setattr(Recorder, "recording", recording)
-    return steps
+    return handed_over(monkeypatch)
 
 
 def trained(loss, between=lambda model, i: None, optimizer=lambda p: torch.optim.SGD(p, lr=0.01)):
@@ -75,12 +55,13 @@ def what(found):
 
 def test_rows_of_healthy_steps_stay_where_they_are(told, tmp_path):
     found = run(trained(square), tmp_path)
-    assert set(told) == AT_ONCE
+    assert set(told) == AT_ONCE and {row["step"] for row in found.records("ops")} == {0}
     assert found.report["verdict"]["status"] == "clean" and found.report["coverage"]["steps"] == 24
 
 
 def test_all_rows_of_a_step_come_when_a_number_is_not_finite(told, tmp_path):
     found = run(trained(lambda y, i: torch.log(y * 0 if i == BAD else y.square() + 1).sum()), tmp_path)
+    assert {row["step"] for row in found.records("ops")} >= {0, BAD}
     assert BAD in told and told[BAD] >= 0.95 * told[0] and set(told) >= AT_ONCE | {BAD}  # but for marks, which come alone
     assert what(found)[1] == "aten::log" and what(found)[4] == BAD
     assert found.headline["confidence"] == "proved", found.headline

@@ -7,13 +7,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import nanhunt
 import pytest
-import torch
-from nanhunt._tap import sites
 
 pytestmark = pytest.mark.usefixtures("library", "no_watch_left")
 LEVELS = pytest.mark.parametrize("level", ["ops", "live"])
@@ -64,51 +61,66 @@ def test_one_file_of_a_name_needs_no_folder(tmp_path, level):
     assert site(tmp_path, level, "import b.model", "b.model.make(loss)") == "model.py:5"
 
 
-@pytest.fixture
-def known(monkeypatch, tmp_path):
-    """Files of modules that are imported, and the working directory."""
-    monkeypatch.setattr(sites, "MET", {})
-    monkeypatch.setattr(sites, "_HERE", str(tmp_path / "home"))
-
-    def with_modules(*files):
-        for i, file in enumerate(files):
-            module = types.ModuleType(f"made_up_{i}")
-            module.__file__ = file
-            monkeypatch.setitem(sys.modules, module.__name__, module)
-
-    return with_modules
+SEVERAL = """
+import importlib.util, sys, types, torch, nanhunt
+def at(path):
+    spec = importlib.util.spec_from_file_location("made_up_" + path.replace("/", "_"), path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module.make
+def run(filename):
+    exec(compile("x = torch.log(x)", filename, "exec"), {"torch": torch, "x": torch.ones(2)})
+"""
 
 
-def test_names_are_the_shortest_that_tell_apart_and_end_at_the_working_directory(known, tmp_path):
+def call_sites(tmp_path, body, files):
+    """Where the logarithms of a program stand, that has such files beside its working directory."""
+    from saved import records_of
+
     home = tmp_path / "home"
-    known(f"{home}/x/net/model.py", f"{home}/y/net/model.py", f"{home}/model.py", "/lib/z/model.py", f"{home}/train.py")
-    assert sites.file_name(f"{home}/x/net/model.py") == "x/net/model.py"
-    assert sites.file_name(f"{home}/y/net/model.py") == "y/net/model.py"
-    assert sites.file_name(f"{home}/model.py") == "model.py"
-    assert sites.file_name("/lib/z/model.py") == "z/model.py"
-    assert sites.file_name("train.py") == sites.file_name(f"{home}/train.py") == "train.py"
-    assert sites.file_name("<string>") == "<string>"
-    assert sites.file_name(torch.__file__) == "" == sites.file_name(sites.__file__)
+    for file in files:
+        (home / file).parent.mkdir(parents=True, exist_ok=True)
+        (home / file).write_text(MODEL.format(shift=0))
+    lines = [f"    {line}\n" for line in body.splitlines()]
+    (home / "train.py").write_text(SEVERAL + "with nanhunt.watch(out='../run', level='ops', quiet=True):\n"
+                                   "    torch.nn.Linear(2, 1)(torch.ones(1, 2))\n" + "".join(lines))
+    done = subprocess.run([sys.executable, "train.py"], cwd=home, capture_output=True, text=True, timeout=1800,
+                          env={**os.environ, "PYTHONPATH": str(PACKAGE)})
+    assert done.returncode == 0, done.stderr
+    return [row["call_site"].rpartition(":")[0] for row in records_of(tmp_path / "run", "ops")
+            if row["op"] == "aten::log"]
 
 
-def test_a_file_that_is_met_later_is_told_from_one_that_was_met_before(known):
-    assert sites.file_name("/a/b/model.py") == "model.py"
-    assert sites.file_name("/a/c/model.py") == "c/model.py"
-    assert sites.file_name("/a/b/model.py") == "model.py"
+def test_names_are_the_shortest_that_tell_apart_and_end_at_the_working_directory(tmp_path, library):
+    files = ["x/net/model.py", "y/net/model.py", "model.py", "../lib/z/model.py"]
+    body = f"""all = [at(file) for file in {files}]
+for make in all: make(torch.ones(2))
+torch.ones(2).log()
+run("<string>")"""
+    assert call_sites(tmp_path, body, files) == ["x/net/model.py", "y/net/model.py", "model.py", "z/model.py",
+                                                 "train.py", "<string>"]
 
 
-def test_cells_of_a_notebook_are_called_by_their_number(known, monkeypatch):
-    assert sites.file_name("<ipython-input-12-0123abcd>") == "In[12]"
-    cells = {"/tmp/ipykernel_7/12345.py": 3}
-    compiler = types.SimpleNamespace(
-        format_code_name=lambda name: ("Cell", f"In[{cells[name]}]") if name in cells else None
-    )
-    made_up = types.SimpleNamespace(get_ipython=lambda: types.SimpleNamespace(compile=compiler))
-    monkeypatch.setitem(sys.modules, "IPython", made_up)
-    assert sites.file_name("/tmp/ipykernel_7/12345.py") == "In[3]"
-    cells["/tmp/ipykernel_7/12345.py"] = 8  # the same text again
-    assert sites.file_name("/tmp/ipykernel_7/12345.py") == "In[8]"
-    assert sites.file_name("/tmp/train.py") == "train.py"
+def test_a_file_that_is_met_later_is_told_from_one_that_was_met_before(tmp_path, library):
+    body = """first = at("b/model.py")
+first(torch.ones(2))
+at("c/model.py")(torch.ones(2))
+first(torch.ones(2))"""
+    assert call_sites(tmp_path, body, ["b/model.py", "c/model.py"]) == ["model.py", "c/model.py", "model.py"]
+
+
+def test_cells_of_a_notebook_are_called_by_their_number(tmp_path, library):
+    body = """run("<ipython-input-12-0123abcd>")
+cells = {"/tmp/ipykernel_7/12345.py": 3}
+name_of = lambda name: ("Cell", f"In[{cells[name]}]") if name in cells else None
+made_up = types.SimpleNamespace(compile=types.SimpleNamespace(format_code_name=name_of))
+sys.modules["IPython"] = types.SimpleNamespace(get_ipython=lambda: made_up)
+run("/tmp/ipykernel_7/12345.py")
+cells["/tmp/ipykernel_7/12345.py"] = 8  # the same text again
+run("/tmp/ipykernel_7/12345.py")
+run("/tmp/other.py")"""
+    assert call_sites(tmp_path, body, ["model.py"]) == ["In[12]", "In[3]", "In[8]", "other.py"]
 
 
 @LEVELS

@@ -40,7 +40,7 @@ def trained(tmp_path, level="ops", package=ROOT / "hooks" / "torch", **environme
 
 
 def report(run):
-    from op_rows import report as read
+    from saved import report_of as read
 
     return read(run)
 
