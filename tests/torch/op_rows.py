@@ -19,6 +19,7 @@ from nanhunt._recorder import Recorder
 from nanhunt._session import Session
 from nanhunt._tap.marks import Marks
 from nanhunt._tap.ops import OpsLevel
+from nanhunt._tap.tap import Named
 from nanhunt._tap.values import Values
 
 PHASES = ["data", "forward", "loss", "scale", "backward", "comm", "unscale", "clip", "optimizer", "update",
@@ -240,6 +241,12 @@ class Watched:
         """The last op that made what the tensor shows now."""
         wanted = self.contents(tensor)
         return next(op for op in reversed(self.ops) if any(use.contents == wanted for use in op.outputs))
+
+    def known_parameters(self):
+        return len(self.session.parameter_names)
+
+    def write_unheard(self, tensors):
+        self.values.tap.were_written(Named(tensors))
 
     @contextmanager
     def mode(self):

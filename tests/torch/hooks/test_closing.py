@@ -9,8 +9,6 @@ import weakref
 import nanhunt
 import pytest
 import torch
-from nanhunt import _attach
-from nanhunt._hooks import hooks
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import optimizer as optimizers
@@ -39,6 +37,11 @@ def torchs_own():
             *hooks]
 
 
+def things_of_ours():
+    """Objects of the package's classes that live."""
+    return sum(str(getattr(type(thing), "__module__", "")).startswith("nanhunt") for thing in gc.get_objects())
+
+
 @pytest.mark.parametrize("level", ["live", "ops"])
 def test_nothing_is_left_in_torch(level, tmp_path):
     before = torchs_own()
@@ -53,23 +56,36 @@ def test_nothing_is_left_in_torch(level, tmp_path):
 
 @pytest.mark.parametrize("level", ["live", "ops"])
 def test_a_closed_watch_that_is_kept_keeps_nothing_of_the_run(level, tmp_path):
+    alone = torchs_own()[:-2]
     model, optimizer = made()
     watch = nanhunt.watch(model, optimizer, out=tmp_path / "run", level=level)
     train(model, optimizer)
-    session, weight = weakref.ref(watch._session), weakref.ref(model[0].weight)
+    ended, weight = weakref.ref(watch), weakref.ref(model[0].weight)
     watch.close()
-    assert _attach.current is None and hooks._session is None
+    assert torchs_own()[:-2] == alone
     del model, optimizer
     gc.collect()
     assert weight() is None
     assert watch.verdict == "clean"
+    inside = things_of_ours()
     del watch
     gc.collect()
-    assert session() is None
+    assert ended() is None and things_of_ours() < inside
+    # What is left of one watch is left of two.
+    left = []
+    for _ in range(2):
+        model, optimizer = made()
+        with nanhunt.watch(model, optimizer, out=tmp_path / "run", level=level):
+            train(model, optimizer)
+        del model, optimizer
+        gc.collect()
+        left.append(things_of_ours())
+    assert left[0] == left[1]
 
 
 def test_a_watch_can_be_closed_in_the_middle_of_a_step(tmp_path):
     """Also from inside of an optimizer's hooks, which are gone through one by one."""
+    alone = torchs_own()[:-2]  # but for optimizers' hooks, which are gone through
     for where in ("forward", "hook"):
         model, optimizer = made()
         watch = nanhunt.watch(model, optimizer, out=tmp_path / where)
@@ -80,7 +96,7 @@ def test_a_watch_can_be_closed_in_the_middle_of_a_step(tmp_path):
             handle = optimizers.register_optimizer_step_pre_hook(lambda *_, watch=watch: watch.close())
         train(model, optimizer, 2)
         handle.remove()
-        assert hooks._session is None
+        assert torchs_own()[:-2] == alone
     before = torchs_own()
     model, optimizer = made()
     with nanhunt.watch(model, optimizer, out=tmp_path / "after"):

@@ -12,7 +12,7 @@ import nanhunt
 import pytest
 import ready_python
 import torch
-from nanhunt import _attach
+from mistakes import plant_failing_part
 from saved import report_of
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -125,28 +125,25 @@ def test_a_program_ends_as_it_would_alone_when_it(tmp_path, level, what):
 
 @pytest.mark.parametrize("left", range(1, 8))
 def test_one_mistake_of_ours_too_many_ends_the_watch_and_nothing_else(tmp_path, left):
-    # Given a part of ours that fails at every call, and few mistakes left,
-    class Fails:
-        def __getattr__(self, name):
-            raise RuntimeError("a mistake of ours")
-
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    own = nn.Module.__call__
 
     def step():
         optimizer.zero_grad()
         model(torch.ones(3, 4)).mean().backward()
         optimizer.step()
 
-    with nanhunt.watch(out=tmp_path / "run", level="ops"):
+    # Given a part of ours that fails at every call, and few mistakes left,
+    with nanhunt.watch(out=tmp_path / "run", level="ops") as watch:
         step()
-        session = _attach.current
-        session.listeners.insert(0, Fails())
-        session.errors = 100 - left
-        # when the last of them is made, then the run goes on.
+        plant_failing_part(watch, left)
+        # when the last of them is made, then the run goes on, and the watch is off.
         step()
         step()
-    assert session.dead and torch.isfinite(model[0].weight).all()
+        assert nn.Module.__call__ is own
+    assert "nothing any more: too many errors inside nanhunt" in watch.notes
+    assert torch.isfinite(model[0].weight).all()
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -12,8 +12,8 @@ import pytest
 import ready_python
 import torch
 from hunting import cli, needs_cli, with_package
-from nanhunt import _attach
-from nanhunt._steps.step_watch import StepWatch
+from mistakes import plant_failing_part
+from saved import records_of
 from torch import nn
 
 NAN = float("nan")
@@ -35,9 +35,9 @@ def batch(bad):
     return torch.full((3, 4), NAN if bad else 1.0)
 
 
-def judged(tmp_path, level, train):
+def judged(tmp_path, level, train, takes_watch=False):
     with nanhunt.watch(out=tmp_path / "run", level=level, quiet=True) as watch:
-        train()
+        train(watch) if takes_watch else train()
     return json.loads(watch.report("json"))["verdict"]
 
 
@@ -267,42 +267,35 @@ def test_gradients_that_cannot_be_read_are_not_clean_and_a_frozen_table_does_not
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_an_error_inside_nanhunt_is_not_clean(tmp_path, level, fails, monkeypatch):
-    def train():
+def test_an_error_inside_nanhunt_is_not_clean(tmp_path, level, fails):
+    def train(watch):
         model, optimizer = made()
         for i in range(3):
             if fails and i == 1:
-                listener = _attach.current.listeners[-2]
-                monkeypatch.setattr(type(listener), "before_step", lambda *_: 1 / 0, raising=False)
-                _attach.current.listeners = list(_attach.current.listeners)  # looked at anew
+                plant_failing_part(watch)
             optimizer.zero_grad()
             model(batch(False)).mean().backward()
             optimizer.step()
 
-    verdict = judged(tmp_path, level, train)
+    verdict = judged(tmp_path, level, train, takes_watch=True)
     assert verdict["status"] == ("inconclusive" if fails else "clean"), verdict
     assert not fails or "errors inside nanhunt" in verdict["headline"]
 
 
 @pytest.mark.parametrize("judges", [True, False])
-def test_a_step_that_could_not_be_judged_is_not_clean(tmp_path, judges, monkeypatch):
-    """At level ops no step is judged as one: its operations are."""
+def test_a_step_that_could_not_be_judged_is_not_clean(tmp_path, judges):
     def train():
         model, optimizer = made()
         for i in range(3):
             optimizer.zero_grad()
             model(batch(False)).mean().backward()
+            if not judges and i == 0:  # once, as a class that keeps its numbers elsewhere
+                model[0].bias.grad = Elsewhere(model[0].bias.grad)
             optimizer.step()
-            if not judges and i == 0:
-                monkeypatch.setattr(StepWatch, "_pass_boundary", unread)
-
-    def unread(self, *args):
-        monkeypatch.undo()
-        self._verdict.unread = True
 
     verdict = judged(tmp_path, "live", train)
     assert verdict["status"] == ("clean" if judges else "inconclusive"), verdict
-    assert judges or "1 of 3 steps could not be judged" in verdict["headline"]
+    assert [row["step"] for row in records_of(tmp_path / "run", "health")] == [0, 1, 2][not judges:]
 
 
 PROGRAM = """

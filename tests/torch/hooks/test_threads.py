@@ -5,15 +5,19 @@ and the report says that the others were not."""
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
+import nanhunt
 import pytest
 import ready_python
+import torch
 from hunting import cli, needs_cli, with_package
+from saved import records_of
 from torch import nn
 
 HERE = Path(__file__).resolve().parents[1]
@@ -146,13 +150,13 @@ def test_who_differentiates_before_training_begins_does_not_keep_the_watch_from_
     assert found[:1] == ([("divide_by_zero", "aten::log", 10)] if bad else []), report["findings"]
 
 
-def test_finding_the_model_of_a_module_lets_other_threads_make_their_tuples():
-    from nanhunt._hooks import root_names
-
-    model, failed, ends = nn.Sequential(nn.Sequential(nn.Linear(2, 2)), nn.ReLU()), [], threading.Event()
+def test_finding_the_model_of_a_module_lets_other_threads_make_their_tuples(tmp_path, library):
+    # Given parts of models that are called by themselves: their models are looked for,
+    made, failed, ends = [nn.Sequential(nn.Sequential(nn.Linear(2, 2)), nn.ReLU()) for _ in range(30)], [], []
+    made[-1][0][0].weight.data.fill_(math.nan)
 
     def make_tuples():
-        while not ends.is_set():
+        while not ends:
             try:
                 assert tuple(i for i in range(30))
             except SystemError as error:
@@ -161,15 +165,19 @@ def test_finding_the_model_of_a_module_lets_other_threads_make_their_tuples():
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     threads = [threading.Thread(target=make_tuples) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(30):
-            root_names.forget_parents()
-            assert root_names._model_of(model[0][0]) == (model, "0.0")
-    finally:
-        ends.set()
-        sys.setswitchinterval(before)
+    # when other threads make tuples,
+    with nanhunt.watch(out=tmp_path / "run", level="ops", quiet=True) as watch:
         for thread in threads:
-            thread.join()
+            thread.start()
+        try:
+            for model in made:
+                model[0][0](torch.ones(1, 2)).sum().backward()
+        finally:
+            ends.append(True)
+            sys.setswitchinterval(before)
+            for thread in threads:
+                thread.join()
+    # then they are whole, and each part is called by its place in its model.
     assert not failed
+    modules = {row["module"] for row in records_of(watch.path, "ops") if row["op"] == "aten::addmm"}
+    assert modules == {"0.0", *(f"Sequential{n or ''}.0.0" for n in [0, *range(2, 30)])}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import nanhunt  # noqa: E402
-from nanhunt._load import RunError, _Stream  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("library")
 STEPS = 3
@@ -22,8 +22,6 @@ STEPS = 3
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """Three steps of a linear layer, whose loss is the logarithm of 0 in the last one."""
-    from nanhunt import _attach
-
     out = tmp_path_factory.mktemp("load") / "run"
     torch.manual_seed(0)
     net = torch.nn.Linear(4, 1)
@@ -34,7 +32,6 @@ def run(tmp_path_factory):
             floor = 0.0 if step == STEPS - 1 else 1.0
             torch.log(torch.relu(net(torch.ones(2, 4)).abs() * floor) + floor).mean().backward()
             optimizer.step()
-    assert _attach.current is None or _attach.current.dead
     return nanhunt.load(out)
 
 
@@ -58,16 +55,16 @@ def test_what_is_no_run_is_told_in_words(tmp_path):
     with pytest.raises(FileNotFoundError, match="no trace"):
         _ = nanhunt.load(tmp_path).verdict
     (tmp_path / "000000.nht").write_text("this is a text and no trace at all, however long it may be")
-    with pytest.raises(RunError, match="not a nanhunt trace"):
+    with pytest.raises(RuntimeError, match="not a nanhunt trace"):
         _ = nanhunt.load(tmp_path / "000000.nht").verdict
     with pytest.raises(ValueError, match="format: expected one of text, json, html, got 'pdf'"):
         nanhunt.load(tmp_path).report("pdf")
 
 
 def run_python(script: str) -> None:
-    package, library = Path(nanhunt.__file__).parents[1], nanhunt._library.library_path()
+    package, library = Path(nanhunt.__file__).parents[1], os.environ["NANHUNT_LIBRARY"]
     subprocess.run([sys.executable, "-c", script], check=True, timeout=1800,
-                   env={"PYTHONPATH": str(package), "NANHUNT_LIBRARY": str(library)})  # fmt: skip
+                   env={"PYTHONPATH": str(package), "NANHUNT_LIBRARY": library})  # fmt: skip
 
 
 def test_loading_needs_no_torch(run):
@@ -76,6 +73,11 @@ def test_loading_needs_no_torch(run):
 
 
 # Records, by hand: the C side without any library that reads it.
+class _Stream(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_void_p) for name in
+                ("get_schema", "get_next", "get_last_error", "release", "private_data")]  # fmt: skip
+
+
 class _Schema(ctypes.Structure):
     pass
 
@@ -128,17 +130,31 @@ def test_a_consumer_of_a_few_lines_reads_the_stream(run):
 
 
 def test_a_capsule_that_nobody_reads_is_released_with_it(run):
-    from nanhunt import _load
-
-    before = len(_load._streams)
+    released = []
     capsules = [run.records("ops").__arrow_c_stream__() for _ in range(20)]
-    assert len(_load._streams) == before + 20
+    streams = [stream_of(capsule) for capsule in capsules]
+
+    def noting(stream):
+        own = stream.release
+
+        @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+        def release(address):
+            released.append(address)
+            stream.release = own
+            call(own, address)
+
+        return release
+
+    kept = [noting(stream) for stream in streams]
+    for stream, release in zip(streams, kept, strict=True):
+        stream.release = ctypes.cast(release, ctypes.c_void_p).value
     array = _Array()  # one of them is read in part
-    stream = stream_of(capsules[3])
-    assert call(stream.get_next, ctypes.addressof(stream), ctypes.addressof(array)) == 0
+    assert call(streams[3].get_next, ctypes.addressof(streams[3]), ctypes.addressof(array)) == 0
+    assert not released
+    expected = sorted(ctypes.addressof(stream) for stream in streams)
     del capsules
     gc.collect()
-    assert len(_load._streams) == before
+    assert sorted(released) == expected
     call(array.release, ctypes.addressof(array))  # it outlives its stream
 
 

@@ -13,6 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import nanhunt  # noqa: E402
+from mistakes import plant_failing_flush, repair_flush  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("library", "no_watch_left")
 
@@ -317,16 +318,14 @@ def test_notes_stand_under_coverage(tmp_path):
 
 
 # Nothing that goes wrong in us reaches the run.
-def test_a_mistake_of_ours_stays_inside(tmp_path, monkeypatch):
-    from nanhunt import _session
-
+def test_a_mistake_of_ours_stays_inside(tmp_path):
     net, optimizer = made(floor=0.1)
     with nanhunt.watch(net, optimizer, out=tmp_path / "run", level="ops") as watch:
         train(net, optimizer, 1)
-        monkeypatch.setattr(_session.Session, "tell_notes", lambda self: 1 / 0)
+        plant_failing_flush(watch)
         watch.flush()
         train(net, optimizer, 1)
-        monkeypatch.undo()
+        repair_flush(watch)
         assert any("errors inside nanhunt" in note for note in watch.notes)
         assert watch.verdict == "inconclusive"  # what it kept from being seen was not judged
 

@@ -6,8 +6,6 @@ import gc
 
 import pytest
 import torch
-from nanhunt._known import Known
-from nanhunt._tap.tap import Named
 from op_rows import watched_ops
 from torch import nn
 
@@ -65,23 +63,7 @@ def test_names_end_with_their_parameters():
         for _ in range(3):
             train(nn.Linear(4, 4))
         gc.collect()
-        assert len(watched.session.parameter_names) <= 2
-
-
-def test_known_forgets_what_ended_and_keeps_what_lives():
-    class Thing:
-        pass
-
-    known, things = Known(), [Thing() for _ in range(5)]
-    for n, thing in enumerate(things):
-        known.tell(thing, n)
-    known.tell_new(things[0], 9)
-    changes = known.changes
-    del thing, things[3:]
-    gc.collect()
-    assert sorted(known.values()) == [0, 1, 2] and known.changes == changes + 2
-    known.tell(things[0], 9)
-    assert known[id(things[0])] == 9
+        assert watched.known_parameters() <= 2
 
 
 def test_what_an_optimizer_has_written_unheard_shows_other_contents():
@@ -90,6 +72,6 @@ def test_what_an_optimizer_has_written_unheard_shows_other_contents():
         weight.sum().backward()
         values = watched.values
         before = [values.identity(t) for t in (weight, weight.grad, other)]
-        values.tap.were_written(Named([weight]))
+        watched.write_unheard([weight])
         after = [values.identity(t) for t in (weight, weight.grad, other)]
     assert [b - a for a, b in zip(before, after, strict=True)] == [1, 1, 0]

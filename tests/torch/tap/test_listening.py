@@ -3,7 +3,6 @@
 and it takes the second where somebody else has the first."""
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes of nanhunt's own, planted into a watch that is on: the one place where tests take hold of its inside."""
+from __future__ import annotations
+
+MOST = 100  # mistakes: past this a watch is off for good
+
+
+class Fails:
+    """A part that raises at every call."""
+
+    def __getattr__(self, name):
+        def fail(*_):
+            raise RuntimeError("a mistake of ours")
+
+        return fail
+
+
+def plant_failing_part(watch, left=MOST):
+    """`left`: so many mistakes end the watch."""
+    session = watch._session
+    session.listeners.insert(0, Fails())
+    session.listeners = list(session.listeners)  # looked at anew
+    session.errors = MOST - left
+
+
+def plant_failing_flush(watch):
+    watch._session.tell_notes = lambda *_: 1 / 0
+
+
+def repair_flush(watch):
+    del watch._session.tell_notes
