@@ -56,3 +56,29 @@ def read_there(copies_later=1, **values):
     finally:
         lib._loaded, _device.stream_of = before
         functions.nanhunt_emulated_reset()
+
+
+@contextlib.contextmanager
+def capturing(is_on):
+    """As if a CUDA graph were captured whenever `is_on()`."""
+    from nanhunt import _device
+
+    asks = _device.is_capturing
+    _device.is_capturing = is_on
+    try:
+        yield
+    finally:
+        _device.is_capturing = asks
+
+
+def counts_of(watch):
+    """What the library has read on the device for a watch."""
+    return watch._session.recorder.device_counts()
+
+
+def compare_contents(watch, tensors):
+    """As before an optimizer runs: with what they showed when they were read last."""
+    from nanhunt import _library as lib
+
+    session = watch._session
+    session.recorder.rows([word for t in tensors for word in (lib.ROW_CHECK, 0, *session.values.quad(t))])

@@ -8,6 +8,7 @@ import runpy
 import sys
 from pathlib import Path
 
+import nanhunt
 import pytest
 from on_device import on_device
 
@@ -32,22 +33,20 @@ def report_of(name, options, level, out):
             found = report_of(name, options, "ops", out)
         assert "copied to the host" not in str(found[0]["coverage"])
         return found
-    from nanhunt import _attach
-    from nanhunt._options import Options
     from saved import report_of as read_report
 
-    session = _attach.attach(Options(out=str(out), level=level))
+    watch = nanhunt.watch(out=out, level=level, quiet=True)
     before, sys.argv = sys.argv, [name, "--device", "walled", *options]
     try:
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             runpy.run_path(str(CASES / f"{name}.py"), run_name="__main__")
     finally:
         sys.argv = before
-        session.close()
-    assert not session.errors, session.last_error
+        watch.close()
+    assert not [note for note in watch.notes if note.startswith("errors inside")], watch.notes
     report = read_report(out)
     assert [rank["device"] for rank in report["run"]["ranks"]] == ["walled"]
-    assert not [note for note in session.notes if "threads" in note or note.startswith("walled")], session.notes
+    assert not [note for note in watch.notes if "threads" in note or note.startswith("walled")], watch.notes
     return report, printed.getvalue()
 
 

@@ -10,12 +10,12 @@ import mmap
 import tempfile
 from pathlib import Path
 
+import nanhunt
 import pytest
 import torch
 from lasting_runs import Centred, legitimate_writes, train
-from nanhunt import _device
 from on_device import on_device
-from read_there import read_there
+from read_there import capturing, read_there
 from saved import report_of
 from step_runs import run_once
 from torch import nn
@@ -114,17 +114,15 @@ def test_a_write_past_torch_that_left_all_finite_is_counted_once_and_no_finding(
 
 @on_device
 def test_once_a_graph_was_captured_whose_replays_write_past_torch_nobody_is_blamed():
+    is_on = [False]
+
     def between(step, model, optimizer):
-        _device.is_capturing = lambda: step == 0
+        is_on[0] = step == 0
         if step == 2:
             write_past_torch(model[0].weight, (1, 1), float("nan"))
 
-    asks = _device.is_capturing
-    with tempfile.TemporaryDirectory() as name, read_there():
-        try:
-            report = train(Path(name) / "run", between, device=DEVICE)
-        finally:
-            _device.is_capturing = asks
+    with tempfile.TemporaryDirectory() as name, read_there(), capturing(lambda: is_on[0]):
+        report = train(Path(name) / "run", between, device=DEVICE)
     assert "corruption" not in {f["class"] for f in report["findings"]}, report["findings"]
     assert "once a CUDA graph was captured" in str(report["coverage"])
 
@@ -216,17 +214,9 @@ class Flat(nn.Module):
 
 
 def train_flat(folder, device, before=lambda model: None):
-    from nanhunt import _levels
-    from nanhunt._hooks import hooks
-    from nanhunt._options import Options
-    from nanhunt._session import Session
-
     model = Flat(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    session = Session(Options(out=str(folder), level="ops"))
-    _levels.add_listeners(session)
-    hooks.install(session)
-    try:
+    with nanhunt.watch(out=folder, level="ops", quiet=True):
         for step in range(5):
             if step > 0:
                 before(model)
@@ -234,8 +224,6 @@ def train_flat(folder, device, before=lambda model: None):
             optimizer.step()
             optimizer.zero_grad()
             model.give_back()
-    finally:
-        session.close()
     return report_of(folder)
 
 
@@ -272,18 +260,18 @@ def test_a_graph_that_no_look_fell_into_is_noticed_all_the_same(seen_by):
             torch.cuda.CUDAGraph.replay(object())
         elif step == 0:
             model(torch.randn(16, 4).to(DEVICE))  # warms up; the second call of a step is captured
-            _device.is_capturing = lambda: True
+            is_on[0] = True
             model(torch.randn(16, 4).to(DEVICE))
-            _device.is_capturing = lambda: False
+            is_on[0] = False
         if step == 2:
             write_past_torch(model[1].mean, (3,), float("inf"))
 
-    asks, replay = _device.is_capturing, torch.cuda.CUDAGraph.replay
+    is_on, replay = [False], torch.cuda.CUDAGraph.replay
     torch.cuda.CUDAGraph.replay = lambda graph: None
-    with tempfile.TemporaryDirectory() as name, read_there():
+    with tempfile.TemporaryDirectory() as name, read_there(), capturing(lambda: is_on[0]):
         try:
             report = train(Path(name) / "run", between, device=DEVICE)
         finally:
-            _device.is_capturing, torch.cuda.CUDAGraph.replay = asks, replay
+            torch.cuda.CUDAGraph.replay = replay
     assert "corruption" not in {f["class"] for f in report["findings"]}, report["findings"]
     assert "once a CUDA graph was captured" in str(report["coverage"])

@@ -8,34 +8,20 @@ import contextlib
 import tempfile
 from pathlib import Path
 
+import nanhunt
 import pytest
 import torch
-from nanhunt import _device, _levels
-from nanhunt import _library as lib
-from nanhunt._hooks import hooks
-from nanhunt._options import Options
-from nanhunt._session import Session
-from nanhunt._tap.streams import CAPTURED, COPIED
-from nanhunt._tap.values import Values
 from on_device import on_device
 from op_rows import watched_ops
 from planted import blow_up, nan_batch, overflow
-from read_there import read_there
+from read_there import capturing, compare_contents, counts_of, read_there
 from step_runs import Root, batch, run_once
 from torch import nn
 from torch.nn import functional as F
 
 DEVICE = "walled"
-
-
-@contextlib.contextmanager
-def heard_by(tap):
-    tap.keep(1 << 28, 1 << 26)
-    tap.on()
-    try:
-        yield
-    finally:
-        tap.off()
+COPIED = "reading tensors where they are, so they are copied to the host: "
+CAPTURED = "tensors of a device, while a CUDA graph was captured on their stream"
 
 
 BUILDS = {
@@ -54,6 +40,10 @@ def ops_run(make, options, folder, steps=6):
 
 def copied(notes):
     return [text for text in notes if "copied to the host" in text]
+
+
+def steps_of(run):
+    return repr([{k: v for k, v in row.items() if k not in ("end_seq", "wall_ns")} for row in run.records("steps")])
 
 
 def told(run):
@@ -79,12 +69,12 @@ def test_a_fault_is_told_as_when_all_is_copied_to_the_host(case, copies_later):
         by_copies = ops_run(make, options, Path(name) / "copies")
         with read_there(copies_later):
             there = ops_run(make, options, Path(name) / "there")
+        assert steps_of(there) == steps_of(by_copies)
     assert copied(by_copies.notes)
     assert not copied(there.notes)
     assert there.digest == plain.digest, "the run was changed"
     assert told(there) == told(by_copies)
     assert there.headline is not None
-    assert repr(there.steps) == repr(by_copies.steps)
 
 
 @pytest.mark.parametrize("case", BUILDS)
@@ -105,30 +95,24 @@ def test_a_step_waits_and_copies_no_more_than_alone(case):
     options = options | TWINS.get(case, {"bad": ()})
 
     def waits(watched):
-        session = None
-        with tempfile.TemporaryDirectory() as folder, read_there() as emulated:
+        with tempfile.TemporaryDirectory() as folder, read_there() as emulated, contextlib.ExitStack() as on:
             if watched:
-                session = Session(Options(out=folder + "/run", level="ops"))
-                _levels.add_listeners(session)
-                hooks.install(session)
-            try:
-                step, *_ = make(**options, device=DEVICE)()
-                for i in range(3):
-                    step(i)
-                before = walled.waits()
-                for i in range(3, 23):
-                    step(i)
-                made = walled.waits() - before
-                if session is not None:
-                    counts = session.recorder.device_counts()
-                    assert (counts.waits, emulated.count("waits")) == (0, 0)
-                    assert counts.told > counts.asked * 3 // 4 > 0, "they come while the run goes on"
-                    assert counts.lost == 0
-                return made
-            finally:
-                if session is not None:
-                    session.close()
-                    assert not session.errors, session.last_error
+                watch = on.enter_context(nanhunt.watch(out=folder + "/run", level="ops", quiet=True))
+            step, *_ = make(**options, device=DEVICE)()
+            for i in range(3):
+                step(i)
+            before = walled.waits()
+            for i in range(3, 23):
+                step(i)
+            made = walled.waits() - before
+            if watched:
+                counts = counts_of(watch)
+                assert (counts.waits, emulated.count("waits")) == (0, 0)
+                assert counts.told > counts.asked * 3 // 4 > 0, "they come while the run goes on"
+                assert counts.lost == 0
+                on.close()
+                assert not [note for note in watch.notes if note.startswith("errors inside")], watch.notes
+            return made
 
     assert waits(watched=True) == waits(watched=False)
 
@@ -155,25 +139,19 @@ def test_all_that_is_taken_of_copies_is_taken_there():
 @on_device
 def test_an_op_is_read_in_three_launches_and_contents_are_compared_in_one():
     with tempfile.TemporaryDirectory() as name, read_there():
-        session = Session(Options(out=name + "/run", level="ops"))
-        try:
-            recorder, values = session.open(), Values(session)
+        with nanhunt.watch(out=name + "/run", level="ops", quiet=True) as watch:
+            nn.Linear(2, 2).to(DEVICE)(torch.ones(2, 2).to(DEVICE)).sum().backward()
             one, two = torch.ones(2).to(DEVICE), torch.ones(2).to(DEVICE)
 
             def launches(run):
-                before = recorder.device_counts().launches
+                before = counts_of(watch).launches
                 run()
-                return recorder.device_counts().launches - before
+                return counts_of(watch).launches - before
 
-            tap = values.tap
-            with heard_by(tap):
-                assert launches(lambda: one.log()) == 3, "contents, elements, births"
-                assert launches(lambda: torch._foreach_log([one, two])) == 1 + 2 * 2, "elements and births of each"
-            checks = [word for t in (one, two) for word in (lib.ROW_CHECK, 0, *values.quad(t))]
-            assert launches(lambda: recorder.rows(checks)) == 1
-        finally:
-            session.close()
-        assert not session.errors, session.last_error
+            assert launches(lambda: one.log()) == 3, "contents, elements, births"
+            assert launches(lambda: torch._foreach_log([one, two])) == 1 + 2 * 2, "elements and births of each"
+            assert launches(lambda: compare_contents(watch, [one, two])) == 1
+        assert not [note for note in watch.notes if note.startswith("errors inside")], watch.notes
 
 
 @on_device
@@ -195,19 +173,15 @@ def test_in_a_graph_that_is_captured_nothing_is_read_and_nothing_copied():
         step, *things = nan_batch(device=DEVICE)()
 
         def captured(i):
-            capturing[0] = i == 2
-            emulated.set(capturing=capturing[0])
+            is_on[0] = i == 2
+            emulated.set(capturing=is_on[0])
             step(i)
 
         return captured, *things
 
-    capturing, asks = [False], _device.is_capturing
-    with tempfile.TemporaryDirectory() as name, read_there() as emulated:
-        _device.is_capturing = lambda: capturing[0]
-        try:
-            run = run_once(build, 4, Path(name) / "run", level="ops")
-        finally:
-            _device.is_capturing = asks
+    is_on = [False]
+    with tempfile.TemporaryDirectory() as name, read_there() as emulated, capturing(lambda: is_on[0]):
+        run = run_once(build, 4, Path(name) / "run", level="ops")
     assert not copied(run.notes)
     assert CAPTURED in str(run.report["coverage"])
     # What the step made bad is seen by those that come after it.
