@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mistakes of nanhunt's own, planted into a watch that is on: the one place where tests take hold of its inside."""
+"""Mistakes of nanhunt's own, planted into a watch that is on; and what a process that goes on must forget."""
 from __future__ import annotations
 
 MOST = 100  # mistakes: past this a watch is off for good
@@ -29,3 +29,11 @@ def plant_failing_flush(watch):
 
 def repair_flush(watch):
     del watch._session.tell_notes
+
+
+def forget_ignored():
+    """What nanhunt.ignore was given is the process's."""
+    from nanhunt import _ignored
+
+    _ignored._paths.clear()
+    _ignored._tensors.clear()

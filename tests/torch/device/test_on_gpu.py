@@ -5,15 +5,11 @@ from __future__ import annotations
 
 import math
 
+import nanhunt
 import pytest
 import torch
-from nanhunt import _levels
-from nanhunt._device_reader import read_now
-from nanhunt._hooks import hooks
-from nanhunt._options import Options
-from nanhunt._session import Session
-from nanhunt._tap.kernels import NOT_WATCHED
 from planted import blow_up, nan_batch, overflow
+from read_there import counts_of, norms_there
 from step_runs import net, run_once
 from torch import nn
 from torch.nn import functional as F
@@ -21,6 +17,7 @@ from torch.nn import functional as F
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="this PyTorch finds no CUDA device")
 
 CUDA = "cuda"
+NOT_WATCHED = "kernels: not watched, because "
 CASES = {
     "fp16 overflow": (overflow, {}, {"bad": ()}),
     "fp16 overflow, unscaled and clipped": (
@@ -95,10 +92,7 @@ def test_a_graph_is_captured_under_level_ops(tmp_path, library):
 
 
 def test_steps_at_level_ops_wait_for_nothing(tmp_path, library):
-    session = Session(Options(out=str(tmp_path / "run"), level="ops"))
-    _levels.add_listeners(session)
-    hooks.install(session)
-    try:
+    with nanhunt.watch(out=tmp_path / "run", level="ops", quiet=True) as watch:
         model = net().to(CUDA)
         opt = torch.optim.SGD(model.parameters(), lr=1e-3)
         x, y = torch.randn(8, 6, device=CUDA), torch.randint(0, 3, (8,), device=CUDA)
@@ -115,12 +109,14 @@ def test_steps_at_level_ops_wait_for_nothing(tmp_path, library):
                 step(i)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-        counts = session.recorder.device_counts()
+        counts = counts_of(watch)
         assert (counts.waits, counts.lost) == (0, 0)
         assert counts.asked > 0
-    finally:
-        session.close()
-    assert not session.errors, session.last_error
+    assert not [note for note in watch.notes if note.startswith("errors inside")], watch.notes
+
+
+def bad_steps(run):
+    return [row["step"] for row in run.records("health") if row["bad"]]
 
 
 def with_generator(build):
@@ -144,7 +140,7 @@ def test_a_fault_on_a_gpu_gets_the_verdict_that_it_gets_on_the_cpu(tmp_path, lib
     here = run_once(make(**options), 6, tmp_path / "cpu")
     away = watched_and_alone(make(**options, device=CUDA), tmp_path)
     # Later steps of a run that is broken differ between devices; where it broke does not.
-    assert [row[0] for row in away.health if row[1]] == [row[0] for row in here.health if row[1]], away.notes
+    assert bad_steps(away) == bad_steps(here), away.notes
     assert away.unheard == here.unheard, away.notes
     keys = ("class", "severity", "step", "phase", "module")
     assert away.report["verdict"]["status"] == here.report["verdict"]["status"]
@@ -197,13 +193,13 @@ def test_no_step_waits_at_level_steps(tmp_path, library, fused):
 
     # What waits inside nanhunt raises there, and run_once fails for it.
     away = watched_and_alone(strict(resident(fused)), tmp_path, steps=20, level="steps")
-    assert [row[0] for row in away.health] == list(range(20))
+    assert [row["step"] for row in away.records("health")] == list(range(20))
     assert not any(note.startswith(("waits", "errors", "readings")) for note in away.notes), away.notes
 
 
 def test_a_run_on_a_stream_of_its_own(tmp_path, library):
     away = watched_and_alone(resident(stream=torch.cuda.Stream()), tmp_path, steps=8)
-    assert away.unheard == [] and len(away.health) == 8, away.notes
+    assert away.unheard == [] and len(away.records("health")) == 8, away.notes
 
 
 def test_a_step_that_is_captured_into_a_graph_is_left_alone(tmp_path, library):
@@ -253,8 +249,8 @@ def test_norms_and_finiteness_of_every_format(tmp_path, library, dtype):
         "slice": torch.arange(40, dtype=dtype).view(5, 8)[:, 1:7],
         "last": torch.cat([torch.zeros(70001), torch.tensor([math.nan])]).to(dtype),
     }
-    session = Session(Options(out=str(tmp_path / "run")))
-    found = {r.name: r for r in read_now(session, [(name, t.to(CUDA)) for name, t in tensors.items()])}
+    with nanhunt.watch(out=tmp_path / "run", quiet=True) as watch:
+        found = norms_there(watch, {name: t.to(CUDA) for name, t in tensors.items()})
     assert [name for name, r in found.items() if r.bad] == ["nan", "inf", "nan and inf", "last"]
     assert math.isnan(found["nan"].norm) and found["inf"].norm == math.inf
     for name in ("large", "one", "slice"):

@@ -10,16 +10,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import nanhunt  # noqa: E402
-from nanhunt import _ignored  # noqa: E402
+from mistakes import forget_ignored  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("library", "no_watch_left")
 LEVELS = pytest.mark.parametrize("level", ["ops", "live"])
 
 
 @pytest.fixture(autouse=True)
-def nothing_named(monkeypatch):
-    monkeypatch.setattr(_ignored, "_paths", {})
-    monkeypatch.setattr(_ignored, "_tensors", [])
+def nothing_named():
+    forget_ignored()
+    yield
+    forget_ignored()
 
 
 class Net(torch.nn.Module):
@@ -78,23 +79,26 @@ def test_a_file_names_it_and_what_is_wrong_with_one_is_said(tmp_path, capsys, mo
         ("[[", "cannot be used"),
         ("ignore = 3", "cannot be used"),
     ):
-        _ignored._paths.clear()
+        forget_ignored()
         file.write_text(text)
         with pytest.raises(ValueError, match=f"config: .*{said}"):  # named by the program
             nanhunt.watch(out=tmp_path / "raised", config=file)
         watch = run(tmp_path / "wrong", "ops")  # found beside it
         assert said in capsys.readouterr().err and watch.verdict == "fault"
         assert any(said in note for note in watch.notes)
-    assert "is not there" in _ignored.read_file(str(tmp_path / "none.toml"))
+    with pytest.raises(FileNotFoundError, match="is not there"):
+        nanhunt.watch(out=tmp_path / "raised", config=tmp_path / "none.toml")
 
 
 def test_without_a_reader_a_file_is_not_read_and_the_run_says_so(tmp_path, monkeypatch):
     file = tmp_path / "nanhunt.toml"
     file.write_text("")
     monkeypatch.setitem(sys.modules, "tomllib", None)
-    assert "has no tomllib" in _ignored.read_file(str(file))
-    with pytest.raises(ValueError, match="no tomllib"):
-        nanhunt.watch(out=tmp_path / "run", config=file)
+    with pytest.raises(ValueError, match="has no tomllib"):
+        nanhunt.watch(out=tmp_path / "raised", config=file)
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "train.py")])  # found beside it
+    watch = run(tmp_path / "run", "ops")
+    assert any("has no tomllib" in note for note in watch.notes)
 
 
 def test_wrong_arguments_raise_at_once():

@@ -3,143 +3,40 @@
 launch a kernel that has its name. What only a GPU shows is in test_on_gpu.py."""
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import subprocess
 import sys
 import threading
-from contextlib import nullcontext
-from pathlib import Path
 
+import fake_cupti
 import nanhunt
 import pytest
 import ready_python
 import torch
+from fake_cupti import calls_of, fail_at_end, kernels_of, why_no_cuda
 from hunting import cli, with_package
-from nanhunt import _attach
-from nanhunt._hooks import hooks
-from nanhunt._options import Options
-from nanhunt._pending import Pending
-from nanhunt._recorder import Recorder
-from nanhunt._tap import kernels
-from nanhunt._tap.kernels import NOT_WATCHED
-from nanhunt._tap.tap import Tap
 from planted import nan_batch, overflow
 from step_runs import batch, net, run_once, watched
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity
-from torch.utils._python_dispatch import TorchDispatchMode
 
+cupti, launching = fake_cupti.cupti, fake_cupti.launching  # fixtures
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="what is here is said of machines without a GPU")
 
 TAKEN = 39  # CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
 LEVELS = ("ops", "live")
+NOT_WATCHED = "kernels: not watched, because "
 
 
 def notes_of(run):
     return [note for note in run.report["coverage"]["unwatched"] if "kernels:" in note]
 
 
-@pytest.fixture
-def cupti(monkeypatch):
-    """A libcupti of the tests' own, which this process is made to find, and a PyTorch that says it has CUDA."""
-    folder = Path(os.environ.get("NANHUNT_BUILD_DIR", ""))
-    found = sorted(folder.glob("hooks/cupti/libfake_cupti.so")) if os.environ.get("NANHUNT_BUILD_DIR") else []
-    if not found:
-        pytest.skip("libfake_cupti.so is not built: NANHUNT_BUILD_DIR names no build with tests and CUPTI's headers")
-    fake = ctypes.PyDLL(str(found[0]))
-    fake.fake_cupti_launch.argtypes = [ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64]
-    fake.fake_cupti_launch.restype = None
-    fake.fake_cupti_refuse.argtypes = [ctypes.c_int, ctypes.c_char_p]
-    fake.fake_cupti_refuse.restype = None
-    fake.fake_cupti_calls.restype = ctypes.c_char_p
-    fake.fake_cupti_start_over()
-    monkeypatch.setenv("NANHUNT_CUPTI", str(found[0]))
-    monkeypatch.setattr(kernels, "why_no_cuda", lambda: "")
-    return fake
-
-
-def counted(func, *args, **kwargs):
-    """PyTorch counts an op on a list as a write of each of its tensors; not so under a mode, where its kernel takes one
-    after another: autograd would miss that what it saved was written."""
-    tensors = args[0] if args else ()
-    first = tensors[0] if tensors and not tensors[0].is_inference() else None
-    before = first._version if first is not None else 0
-    result = func(*args, **kwargs)
-    if first is not None and first._version == before:
-        torch.autograd.graph.increment_version(tensors)
-    return result
-
-
-class Naming(TorchDispatchMode):
-    """Knows which op comes next: the tap below does not say."""
-
-    coming = b""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.coming = func._schema.name.split("::")[-1].encode()
-        kwargs = kwargs or {}
-        name = func._schema.name
-        writes_list = name.startswith("aten::_foreach_") and name.endswith("_")
-        return counted(func, *args, **kwargs) if writes_list else func(*args, **kwargs)
-
-
-@pytest.fixture
-def launching(cupti, monkeypatch):
-    """Every op launches a kernel of its name, of 1 us; and reading an op's row launches one of ours."""
-    clock = iter(range(1000, 1 << 60, 1000))
-    naming, kept, made = Naming(), [], Recorder.recording
-
-    def launch(name):
-        start = next(clock)
-        cupti.fake_cupti_launch(name, start, start + 1000)
-
-    def recording(self):
-        def push(handle):
-            ticket = self.fast.nanhunt_kernels_push(handle)
-            launch(naming.coming + b"_kernel")
-            return ticket
-
-        def push_own(handle):
-            self.fast.nanhunt_kernels_push_own(handle)
-            launch(b"nanhunt_read")
-
-        functions = {"kernels_push": ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p)(push),
-                     "kernels_push_own": ctypes.CFUNCTYPE(None, ctypes.c_void_p)(push_own)}
-        kept.append(functions)
-        told = made(self)
-        for name, function in functions.items():
-            setattr(told, name, ctypes.cast(function, ctypes.c_void_p).value)
-        return told
-
-    on, off = Tap.on, Tap.off
-
-    def on_with_names(self):
-        if not self.is_on:
-            naming.__enter__()
-        on(self)
-
-    def off_with_names(self):
-        if self.is_on:
-            naming.__exit__(None, None, None)
-        off(self)
-
-    monkeypatch.setattr(hooks, "modes_aside", nullcontext)  # the mode is put on and off from within ours
-    monkeypatch.setattr(Recorder, "recording", recording)
-    monkeypatch.setattr(Tap, "on", on_with_names)
-    monkeypatch.setattr(Tap, "off", off_with_names)
-    return launch
-
-
-def calls_of(cupti):
-    return cupti.fake_cupti_calls().decode().split("\n")[:-1]
-
-
 @pytest.mark.parametrize("level", LEVELS)
 def test_without_cuda_coverage_says_so_and_the_run_is_the_same(tmp_path, library, level):
     run = watched(nan_batch(), tmp_path, level=level, kernels=True)
-    assert notes_of(run) == [f"{NOT_WATCHED}{kernels.why_no_cuda()} (1)"]
+    assert notes_of(run) == [f"{NOT_WATCHED}{why_no_cuda()} (1)"]
     assert run.report["device_time"] is None
     assert run.report["verdict"] == watched(nan_batch(), tmp_path, level=level).report["verdict"]
 
@@ -161,8 +58,8 @@ def test_without_cuda_no_cupti_is_loaded(tmp_path, library):
 def test_a_machine_without_a_driver_says_what_is_in_the_way(tmp_path, library):
     """Whichever CUPTI is found here, or none: there is no driver, so it refuses."""
     code = ("import nanhunt, torch\n"
-            "from nanhunt._tap import kernels\n"
-            "kernels.why_no_cuda = lambda: ''\n"
+            "from fake_cupti import pretend_cuda\n"
+            "pretend_cuda()\n"
             f"with nanhunt.watch(out={str(tmp_path / 'run')!r}, level='ops', kernels=True) as watch:\n"
             "    torch.nn.Linear(2, 2)(torch.ones(2)).sum().backward()\n"
             "    print([note for note in watch.notes if 'kernels:' in note])\n")
@@ -260,27 +157,27 @@ def test_a_profiler_that_comes_later_gets_cupti(tmp_path, library, launching, cu
         opt = torch.optim.SGD(model.parameters(), lr=0.1)
         step = one_step(model, opt)
         step()
-        session = _attach.current
-        session.kernels.give_way(Profile(ProfilerActivity.CPU))
-        assert session.kernels.on
+        kernels = kernels_of(watch)
+        kernels.give_way(Profile(ProfilerActivity.CPU))
+        assert kernels.on
         with torch.profiler.profile(activities=[ProfilerActivity.CPU]):  # and so does a real one
             step()
-        assert session.kernels.on
-        session.kernels.give_way(Profile(ProfilerActivity.CPU, ProfilerActivity.CUDA))
-        assert calls_of(cupti)[-1] == "unsubscribe" and not session.kernels.on
+        assert kernels.on
+        kernels.give_way(Profile(ProfilerActivity.CPU, ProfilerActivity.CUDA))
+        assert calls_of(cupti)[-1] == "unsubscribe" and not kernels.on
         step()
         assert [note for note in watch.notes if "kernels:" in note] == [
             "kernels: not watched any more, once torch.profiler (Kineto) needed CUPTI"]
     assert {row["step"] for row in rows_of(nanhunt.load(tmp_path / "run"), "kernels")} == {0, 1}
 
 
-def test_torch_tells_its_profiler_to_us_before_it_begins(tmp_path, library, launching, no_watch_left, monkeypatch):
+def test_torch_tells_its_profiler_to_us_before_it_begins(tmp_path, library, launching, no_watch_left):
     asked = []
-    monkeypatch.setattr(kernels.Kernels, "give_way", lambda self, profile: asked.append(profile.kineto_activities))
     model = net()
     own = vars(torch.autograd.profiler.profile)["_prepare_trace"]
-    with nanhunt.watch(model, out=tmp_path / "run", level="ops", kernels=True):
+    with nanhunt.watch(model, out=tmp_path / "run", level="ops", kernels=True) as watch:
         one_step(model, torch.optim.SGD(model.parameters(), lr=0.1))()
+        kernels_of(watch).give_way = lambda profile: asked.append(profile.kineto_activities)
         with torch.profiler.profile(activities=[ProfilerActivity.CPU]):
             pass
     assert asked == [{ProfilerActivity.CPU}]
@@ -292,7 +189,7 @@ def test_a_profiler_that_another_thread_begins_gets_cupti_too(tmp_path, library,
     with nanhunt.watch(model, out=tmp_path / "run", level="ops", kernels=True) as watch:
         step = one_step(model, torch.optim.SGD(model.parameters(), lr=0.1))
         step()
-        kernels = _attach.current.kernels
+        kernels = kernels_of(watch)
         asked, give_way = [], kernels.give_way
         kernels.give_way = lambda profile: (asked.append(threading.get_ident()), give_way(profile))
 
@@ -312,16 +209,12 @@ def test_a_profiler_that_another_thread_begins_gets_cupti_too(tmp_path, library,
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_a_watch_whose_end_fails_leaves_nothing_of_cupti(tmp_path, library, launching, cupti, monkeypatch, error):
+def test_a_watch_whose_end_fails_leaves_nothing_of_cupti(tmp_path, library, launching, cupti, error):
     model = net()
     watch = nanhunt.watch(model, out=tmp_path / "run", level="ops", kernels=True)
     one_step(model, torch.optim.SGD(model.parameters(), lr=0.1))()
-    kernels = _attach.current.kernels
-
-    def fails(self):
-        raise error("planted")
-
-    monkeypatch.setattr(Pending, "drain", fails)
+    kernels = kernels_of(watch)
+    fail_at_end(watch, error)
     if error is RuntimeError:
         watch.close()
     else:
@@ -387,9 +280,9 @@ def test_a_forked_child_asks_nothing_of_cupti(tmp_path, library, launching, cupt
         child = os.fork()
         if child == 0:
             try:
-                on = _attach.current.kernels is not None  # a watch of its own, without CUPTI
                 torch.ones(2).add(1)
-                os._exit(0 if not on and calls_of(cupti) == before else 1)
+                step()  # in a watch of its own, without CUPTI
+                os._exit(0 if calls_of(cupti) == before else 1)
             finally:
                 os._exit(2)
         assert os.waitpid(child, 0)[1] == 0
@@ -397,29 +290,25 @@ def test_a_forked_child_asks_nothing_of_cupti(tmp_path, library, launching, cupt
     assert nanhunt.load(tmp_path / "run")
 
 
-def test_the_option_is_checked_and_read_from_the_environment(monkeypatch):
-    assert Options().kernels is False
-    for given, meant in (("1", True), ("0", False), ("", False), ("false", False), ("off", False)):
-        monkeypatch.setenv("NANHUNT_KERNELS", given)
-        assert Options.from_environment().kernels is meant
+def test_the_option_is_checked():
     with pytest.raises(TypeError, match="kernels: expected True or False, got 1"):
         nanhunt.watch(kernels=1)
 
 
-@pytest.mark.parametrize("how", ["option", "environment"])
-def test_nanhunt_run_asks_for_kernels(tmp_path, library, how):
+@pytest.mark.parametrize(("options", "environment", "asks"), [
+    (["--kernels"], {}, True), ([], {"NANHUNT_KERNELS": "1"}, True), ([], {"NANHUNT_KERNELS": "0"}, False),
+    ([], {"NANHUNT_KERNELS": ""}, False), ([], {"NANHUNT_KERNELS": "off"}, False)])
+def test_nanhunt_run_asks_for_kernels(tmp_path, library, options, environment, asks):
     program = cli()
     script = tmp_path / "train.py"
     script.write_text("import torch\nm = torch.nn.Linear(2, 1)\no = torch.optim.SGD(m.parameters(), lr=0.1)\n"
                       "m(torch.ones(2)).sum().backward()\no.step()\n")
-    environment = with_package()
-    environment.update({"NANHUNT_KERNELS": "1"} if how == "environment" else {})
-    options = ["--kernels"] if how == "option" else []
     done = subprocess.run([program, "run", *options, "--out", tmp_path / "run", "--",
                            *ready_python.command(), script], capture_output=True, text=True, timeout=1800,
-                          env=environment)
+                          env={**with_package(), **environment})
     assert done.returncode == 0, done.stderr
     report = subprocess.run([program, "report", "--json", tmp_path / "run"], capture_output=True,
                             text=True, timeout=1800)
     told = json.loads(report.stdout)["coverage"]["unwatched"]
-    assert any(NOT_WATCHED + kernels.why_no_cuda() in note for note in told)
+    assert any(NOT_WATCHED + why_no_cuda() in note for note in told) == asks
+    assert asks or not any("kernels:" in note for note in told)
