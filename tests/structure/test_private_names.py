@@ -17,7 +17,6 @@ MOST = {
     "tests/torch/op_rows.py": 13,
     "tests/torch/read_there.py": 8,
     "tests/torch/runs/test_wheel.py": 3,
-    "tests/torch/tap/test_ops_ranks.py": 1,
     "tests/torch/tap/test_tap_library.py": 1,
 }
 PRIVATE = re.compile(r"\bnanhunt\.(\w+\.)*_[a-z]|\bfrom nanhunt(\.\w+)* import .*\b_[a-z]|\b_attach\b|\._session\b")

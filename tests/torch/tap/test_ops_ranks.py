@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from listening import needs_python_heard
-from op_rows import watched_ops
+from op_rows import lib, watched_ops
 from torch import nn
 
 dist = pytest.importorskip("torch.distributed")
@@ -92,8 +92,6 @@ def test_functional_collectives_are_told_when_they_are_waited_for(group):
 
 
 def test_what_is_given_is_told_before_the_call_and_its_op_after_it(group):
-    from nanhunt import _library as lib
-
     with watched_ops() as watched, watched.mode():
         for operation in (dist.ReduceOp.SUM, dist.ReduceOp.MAX):
             x = torch.ones(3)
