@@ -315,5 +315,32 @@ TEST(Masks, a_mask_written_in_place_over_finite_scores_is_no_origin) {
   EXPECT_EQ(table(analysis_of(t)), kSoftmaxIsTheOrigin);
 }
 
+// Scores that an overflow may have made NaN, to which a mask is added in place through a view that nobody read.
+void add_mask_in_place(TraceBuilder& t, std::int64_t overflown) {
+  const Numbers scores = finite(16).as(DType::kF16);
+  const Handle x = t.value(scores.range(-1, overflown > 0 ? 13 : 1));
+  const Handle e = t.in("attn").op("exp", {{"self", x}}, scores.inf(overflown));
+  const Handle s = t.op("sub", {{"self", e}, {"other", e}}, scores.nan(overflown));
+  const Handle mask = t.op("full", {}, finite(16).as(DType::kF16).neg_inf(6), {{"fill_value", -kInf}});
+  Handle seen = t.seen_as(s, scores.unread(), s.id);
+  t.in_place("add_", seen, {{"other", mask}}, scores.nan(overflown).neg_inf(6));
+  t.in("<loss>", Phase::kLoss);
+  const Handle p = t.op("softmax", {{"self", seen}}, scores.nan(overflown));
+  t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", p}}, finite(1).nan(overflown > 0 ? 1 : 0)));
+  t.end_step();
+}
+
+TEST(Masks, a_mask_added_in_place_to_scores_that_were_bad_is_not_blamed_for_them) {
+  TraceBuilder t;
+  add_mask_in_place(t, 2);
+  EXPECT_EQ(table(analysis_of(t)), "overflow | exp | attn | forward | step 0 | appear | observed\n");
+}
+
+TEST(Masks, a_mask_added_in_place_to_scores_that_were_sound_is_silent) {
+  TraceBuilder t;
+  add_mask_in_place(t, 0);
+  EXPECT_EQ(table(analysis_of(t)), "clean\n");
+}
+
 }  // namespace
 }  // namespace nanhunt

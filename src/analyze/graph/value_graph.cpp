@@ -227,7 +227,7 @@ void ValueGraph::carry(Value& value, LabelSetId labels, Deliberate deliberate, N
 void ValueGraph::bad_outputs(const OpInView& op, const OpRef& at) {
   unsigned kinds = 0;
   for (const Value* value : op.out) kinds |= value != nullptr ? value->bad : 0u;
-  const Flow flow = classify(op, static_cast<std::uint8_t>(kinds), names_);
+  Flow flow = classify(op, static_cast<std::uint8_t>(kinds), names_);
   const bool nan_out = (kinds & kBadNaN) != 0;
 
   LabelSetId labels = 0;
@@ -278,7 +278,14 @@ void ValueGraph::bad_outputs(const OpInView& op, const OpRef& at) {
     // Masks are added, selected by or given to a softmax; features that are multiplied and summed up are none.
     const bool takes_masks = !op.info->has(kAccumulates) || op.info->has(kSoftmax);
     const bool mask = level == Deliberate::kYes || (level == Deliberate::kLikely && mask_like && takes_masks);
-    if (mask && (flow.lifecycle == Lifecycle::kTransform || sums_only_masks(op))) {
+    // What was written over, unread, shows badness that was not meant: it came in beside the mask.
+    const bool beside = nan_out && std::any_of(flow.tainted.begin(), flow.tainted.end(), [](const Value* value) {
+      return value->deliberate == Deliberate::kNo;
+    });
+    if (mask && beside) {
+      flow.lifecycle = Lifecycle::kPropagate;
+      for (const Value* value : flow.tainted) labels = labels_.merge(labels, value->labels);
+    } else if (mask && (flow.lifecycle == Lifecycle::kTransform || sums_only_masks(op))) {
       give_birth(Deliberate::kNo);
       lead_masks(flow.bad, birth);
     } else if (level != Deliberate::kNo && !nan_out && makes_new_infinities(op, flow.bad)) {
