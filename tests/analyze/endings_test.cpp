@@ -182,6 +182,22 @@ TEST(Endings, a_validation_is_judged_by_itself) {
   }
 }
 
+TEST(Endings, a_bad_validation_before_a_program_ends_in_order_does_not_say_that_it_stopped_there) {
+  for (const StepEnding ending : {StepEnding::kEnd, StepEnding::kException}) {
+    TraceBuilder t;
+    healthy_step(t);
+    t.in("", Phase::kValidation);
+    t.op("log", {{"self", t.value(finite(1).range(-1, -1))}}, finite(1).nan(1));
+    t.give_up(ending, ending == StepEnding::kEnd ? "" : "ValueError: NaN");
+    const Analysis a = analysis_of(t);
+    ASSERT_EQ(a.findings.size(), 1u);
+    EXPECT_EQ(a.findings[0].severity, Severity::kFault);
+    EXPECT_EQ(a.findings[0].explanation.starts_with("The program stopped here, in step 1, with an exception."),
+              ending == StepEnding::kException);
+    EXPECT_EQ(a.findings[0].explanation.find("stopped") == std::string::npos, ending == StepEnding::kEnd);
+  }
+}
+
 TEST(Endings, a_number_that_a_validation_computes_is_judged_and_of_many_those_that_a_model_gave) {
   struct Case {
     Numbers made;

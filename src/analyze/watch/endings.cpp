@@ -61,6 +61,8 @@ void Endings::conclude(std::vector<Finding>& findings) const {
       return one.second.bad && one.first >= f.first_step && one.first <= f.last_step;
     });
     if (at == endings_.end()) continue;
+    // Where a program ends in order, its last validation is what comes after the last optimizer.
+    if (f.place.phase == Phase::kValidation && at->second.how == StepEnding::kEnd) continue;
     const std::string text = sentence(at->first, at->second);
     f.explanation = f.explanation.empty() ? text : text + " " + f.explanation;
     // The program saw it and went on, and what came later was sound: it handles such steps by design.
