@@ -46,6 +46,14 @@ TEST(OpTable, gives_an_op_in_place_and_over_lists_the_rules_of_the_plain_one) {
   EXPECT_FALSE(op_traits("copy_backward").ignores_old);
 }
 
+TEST(OpTable, tells_what_met_in_an_element_of_each_function_with_a_domain_or_a_limit) {
+  for (const OpInfo& row : op_rows()) {
+    if (!row.has(kElementwise) || !forward_op(row.name).empty()) continue;
+    if (row.pole == Pole::kNone && row.bound != Bound::kExp) continue;
+    EXPECT_EQ(row.elements, ElementMap::kElementwise) << row.name;
+  }
+}
+
 TEST(OpTable, names_the_forward_op_of_a_gradient) {
   EXPECT_EQ(forward_op("sqrt_backward"), "sqrt");
   EXPECT_EQ(forward_op("sqrt"), "");

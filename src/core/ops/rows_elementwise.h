@@ -17,14 +17,14 @@ constexpr Row kSaturating = Row(kEach | kAbsorbs);
 constexpr Row kCopies = Row(kEach | kKeepsMask).zero(ZeroRule::kSame).bound(Bound::kCopy);
 // Zero of others than zero.
 constexpr Row kSteps = Row(kEach | kKeepsMask).bound(Bound::kCopy);
-constexpr Row kExponentials = Row(kEach).bound(Bound::kExp);
+constexpr Row kExponentials = Row(kEach).bound(Bound::kExp).meets(kByElement);
 constexpr Row kSumsOfTwo = Row(kEach | kKeepsMask).zero(ZeroRule::kAdd).bound(Bound::kSum);
 constexpr Row kProductsOfTwo = Row(kEach | kKeepsMask | kBilinear).zero(ZeroRule::kProduct).bound(Bound::kProduct);
 constexpr Row kQuotients = Row(kEach | kKeepsMask | kAbsorbs).pole(Pole::kZero, kOther).zero(ZeroRule::kSame)
-        .bound(Bound::kQuotient);
-constexpr Row kRemainders = Row(kEach | kKeepsMask).pole(Pole::kZero, kOther);
+        .bound(Bound::kQuotient).meets(kByElement);
+constexpr Row kRemainders = Row(kEach | kKeepsMask).pole(Pole::kZero, kOther).meets(kByElement);
 // A pole at 0, and no value below; of polygamma at negative integers too.
-constexpr Row kLogarithms = Row(kEach).pole(Pole::kNonPositive, kSelf);
+constexpr Row kLogarithms = Row(kEach).pole(Pole::kNonPositive, kSelf).meets(kByElement);
 // Derivatives that divide by the element.
 constexpr Row kZeroPoles = Row(kEach).pole(Pole::kZero, kSelf);
 
@@ -126,9 +126,9 @@ constexpr Row kElementwiseRows[] = {
     op("relu", kSteps).meets(kByElement).also(kNumpy),
     op("trunc", kSteps),
 
-    op("exp", kExponentials).meets(kByElement).also(kNumpyBoth),
+    op("exp", kExponentials).also(kNumpyBoth),
     op("exp2", kExponentials),
-    op("expm1", kExponentials).meets(kByElement),
+    op("expm1", kExponentials),
 
     op("add", kSumsOfTwo).meets(kByElement).updates(UpdateRule::kSum).also(kUnitDerivative | kNumpy),
     op("sub", kSumsOfTwo).meets(kByElement).updates(UpdateRule::kDifference)
@@ -138,7 +138,7 @@ constexpr Row kElementwiseRows[] = {
     op("mul", kProductsOfTwo).meets(kByElement).loses(FlushRule::kProduct).updates(UpdateRule::kDecay).also(kNumpyBoth),
     op("multiply", kProductsOfTwo),
 
-    op("div", kQuotients).meets(kByElement).loses(FlushRule::kQuotient).also(kNumpyBoth),
+    op("div", kQuotients).loses(FlushRule::kQuotient).also(kNumpyBoth),
     op("divide", kQuotients),
     op("true_divide", kQuotients),
 
@@ -146,7 +146,7 @@ constexpr Row kElementwiseRows[] = {
     op("fmod", kRemainders),
     op("remainder", kRemainders),
 
-    op("log", kLogarithms).meets(kByElement).also(kNumpyBoth),
+    op("log", kLogarithms).also(kNumpyBoth),
     op("log10", kLogarithms),
     op("log2", kLogarithms),
     op("polygamma", kLogarithms),
@@ -164,28 +164,28 @@ constexpr Row kElementwiseRows[] = {
 
     // Each by itself.
     op("_amp_foreach_non_finite_check_and_unscale", kEach).zero(ZeroRule::kSame).also(kNumpy),
-    op("acos", kEach).pole(Pole::kUnit, kSelf),
+    op("acos", kEach).pole(Pole::kUnit, kSelf).meets(kByElement),
     op("acos_backward", kEach).pole(Pole::kUnitBackward, kSelf),
-    op("acosh", kEach).pole(Pole::kBelowOne, kSelf),
+    op("acosh", kEach).pole(Pole::kBelowOne, kSelf).meets(kByElement),
     op("acosh_backward", kEach).pole(Pole::kBelowOneBackward, kSelf),
     op("addcdiv", kEach).pole(Pole::kZero, kTensor2).meets(kByElement).updates(UpdateRule::kQuotient).also(kNumpy),
     op("addcmul", kEach | kStoresState).zero(ZeroRule::kSquareAdd).meets(kByElement).loses(FlushRule::kSquareAdd)
         .also(kNumpy),
-    op("asin", kEach).pole(Pole::kUnit, kSelf),
+    op("asin", kEach).pole(Pole::kUnit, kSelf).meets(kByElement),
     op("asin_backward", kEach).pole(Pole::kUnitBackward, kSelf),
-    op("atanh", kEach).pole(Pole::kUnitPole, kSelf),
+    op("atanh", kEach).pole(Pole::kUnitPole, kSelf).meets(kByElement),
     op("atanh_backward", kEach).pole(Pole::kUnitBackward, kSelf),
     op("clamp", kEach | kKeepsMask | kAbsorbs).zero(ZeroRule::kClamp).meets(kByElement).also(kNumpy),
     op("clamp_max", kEach | kKeepsMask | kAbsorbs),
     op("clamp_min", kEach | kKeepsMask | kAbsorbs).zero(ZeroRule::kClamp).meets(kByElement),
     op("copy", kEach | kKeepsMask | kOverwritesAll).zero(ZeroRule::kSame).bound(Bound::kCopy).meets(kByElement)
         .loses(FlushRule::kCopy),
-    op("erfinv", kEach).pole(Pole::kUnitPole, kSelf),
-    op("igamma", kEach).pole(Pole::kNegative, kSelf),
-    op("igammac", kEach).pole(Pole::kNegative, kSelf),
+    op("erfinv", kEach).pole(Pole::kUnitPole, kSelf).meets(kByElement),
+    op("igamma", kEach).pole(Pole::kNegative, kSelf).meets(kByElement),
+    op("igammac", kEach).pole(Pole::kNegative, kSelf).meets(kByElement),
     op("log1p", kEach).pole(Pole::kMinusOne, kSelf).zero(ZeroRule::kSame).meets(kByElement),
     op("log1p_backward", kEach).pole(Pole::kMinusOne, kSelf),
-    op("logit", kEach).pole(Pole::kZeroOne, kSelf),
+    op("logit", kEach).pole(Pole::kZeroOne, kSelf).meets(kByElement),
     op("logit_backward", kEach).pole(Pole::kZeroOne, kSelf),
     op("pow", kEach | kAbsorbs).pole(Pole::kPower, kSelf).zero(ZeroRule::kSame).bound(Bound::kPower).meets(kByElement)
         .loses(FlushRule::kPower).also(kNumpyBoth),
@@ -194,14 +194,14 @@ constexpr Row kElementwiseRows[] = {
     op("round", kEach | kKeepsMask),  // to decimals it multiplies first
     op("rsqrt", kEach | kAbsorbs).pole(Pole::kNonPositive, kSelf).meets(kByElement).also(kNumpyBoth),
     op("rsub", kEach | kKeepsMask).bound(Bound::kSum),
-    op("special_entr", kEach).pole(Pole::kNegative, kSelf),
-    op("special_ndtri", kEach).pole(Pole::kZeroOne, kSelf),
-    op("special_zeta", kEach).pole(Pole::kBelowOneBackward, kSelf),
+    op("special_entr", kEach).pole(Pole::kNegative, kSelf).meets(kByElement),
+    op("special_ndtri", kEach).pole(Pole::kZeroOne, kSelf).meets(kByElement),
+    op("special_zeta", kEach).pole(Pole::kBelowOneBackward, kSelf).meets(kByElement),
     op("sqrt", kEach).pole(Pole::kNegative, kSelf).zero(ZeroRule::kSame).meets(kByElement).also(kNumpyBoth),
     op("sqrt_backward", kEach).pole(Pole::kZero, kResult),
     op("threshold_backward", kEach).bound(Bound::kGradient).gradient_of("relu"),
     op("where", kEach | kKeepsMask | kSelects).meets(kByElement).also(kNumpy),
-    op("xlogy", kEach).pole(Pole::kNonPositive, kOtherAlone),
+    op("xlogy", kEach).pole(Pole::kNonPositive, kOtherAlone).meets(kByElement),
 };
 // clang-format on
 
