@@ -2,6 +2,8 @@
 // The program's code around a finding; findings of one cause.
 #include <gmock/gmock.h>
 
+#include <cmath>
+
 #include "tests/support/trace_builder.h"
 
 namespace nanhunt {
@@ -60,6 +62,38 @@ TEST(OneCause, findings_of_one_line_in_one_step_are_one_and_the_others_are_named
   EXPECT_EQ(a.findings[0].related[0].place.module, "b");
   EXPECT_EQ(a.findings[0].related[0].call_site, "train.py:30");
   EXPECT_TRUE(a.findings[1].related.empty());
+}
+
+TEST(OneCause, counts_the_bad_steps_of_the_way_that_reached_the_weights) {
+  // given a logarithm that spoils a loss alone, while its line spoils the weights in backward
+  for (const double argument : {-1.0, 1.0}) {
+    const bool bad = argument < 0;
+    TraceBuilder t;
+    Handle w = t.value(finite());
+    t.mark(TensorRole::kParameter, "fc1.weight", w);
+    const Numbers given = finite().range(argument, argument), lost = finite().nan(bad ? 8 : 0);
+    const Numbers one = finite(1).nan(bad ? 1 : 0);
+    const Handle l = t.in("<loss>", Phase::kLoss).called_from("train.py:9").op("log", {{"self", t.value(given)}}, lost);
+    t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", l}}, one));
+    const Handle g = t.in("<loss>", Phase::kBackward).called_from("train.py:9").op("rsqrt", {{"self", t.value(given)}}, lost);
+    t.in("fc1.weight", Phase::kOptimizer).in_place("add_", w, {{"other", g}}, lost);
+    t.mark(TensorRole::kParameter, "fc1.weight", w);
+    t.end_step(bad ? std::nan("") : 1.0);
+    for (int step = 1; step < 3; ++step) {
+      const Handle y = t.in("fc1").op("mul", {{"self", t.value(finite())}, {"other", w}}, lost);
+      t.mark(TensorRole::kLoss, "loss", t.in("<loss>", Phase::kLoss).op("sum", {{"self", y}}, one));
+      t.end_step(bad ? std::nan("") : 1.0);
+    }
+    const Analysis a = analysis_of(t);
+    ASSERT_EQ(a.findings.size(), bad ? 1u : 0u);
+    if (!bad) continue;
+    EXPECT_EQ(a.findings[0].place.op, "log");
+    EXPECT_EQ(a.findings[0].related.size(), 1u);
+    EXPECT_EQ(a.findings[0].occurrence_count, 1u);
+    EXPECT_EQ(a.findings[0].bad_steps.count, 3u);
+    EXPECT_EQ(a.findings[0].bad_steps.first, 0u);
+    EXPECT_EQ(a.findings[0].bad_steps.last, 2u);
+  }
 }
 
 TEST(OneCause, findings_of_no_known_line_stay_apart) {

@@ -122,6 +122,11 @@ void fold_related(std::vector<Finding>& findings) {
       kept.push_back(std::move(f));
       continue;
     }
+    if (f.bad_steps.count > lead->bad_steps.count) {  // the way that lasted: into the weights, say
+      const std::uint32_t first = lead->bad_steps.count == 0 ? f.bad_steps.first : lead->bad_steps.first;
+      lead->bad_steps = f.bad_steps;
+      lead->bad_steps.first = std::min(first, f.bad_steps.first);
+    }
     if (lead->related.size() < kMaxRelated) {
       lead->related.push_back({f.cls, f.severity, f.place, f.call_site, f.title});
     } else {
