@@ -2,6 +2,10 @@
 // The chain from an origin to its first sinks: connected, bounded, readable.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
 #include "tests/support/trace_builder.h"
 
 namespace nanhunt {
@@ -98,6 +102,30 @@ TEST(Chain, of_a_huge_bad_step_is_bounded) {
   EXPECT_LE(a.findings[0].chain.nodes.size(), 64u);
   EXPECT_EQ(a.findings[0].chain.nodes.front().role, "origin");
   EXPECT_EQ(a.findings[0].chain.nodes.back().role, "sink");
+}
+
+TEST(Chain, of_an_op_and_its_derivative_shows_once_what_both_reach) {
+  for (const bool zero : {true, false}) {
+    TraceBuilder t;
+    t.in("<loss>", Phase::kLoss);
+    const std::int64_t bad = zero ? 2 : 0;
+    const Handle p = t.value(finite().zeros(bad).range(zero ? 0 : 0.1, 1));
+    const Handle l = t.op("log", {{"self", p}}, finite().neg_inf(bad));
+    t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", l}}, finite(1).neg_inf(zero ? 1 : 0)));
+    t.in("<loss>", Phase::kBackward);
+    const Handle g =
+        t.op("log_backward", {{"grad_output", t.value(finite())}, {"self", p, ArgRole::kSaved}}, finite().inf(bad));
+    const Handle both = t.op("mul", {{"self", l}, {"other", g}}, finite().neg_inf(bad));
+    t.mark(TensorRole::kBoundaryGradient, "fc1.weight", both);
+    t.end_step(zero ? std::nan("") : 0.0);
+    const Analysis a = analysis_of(t);
+    ASSERT_EQ(a.findings.size(), zero ? 1u : 0u);
+    if (!zero) continue;
+    const std::vector<ChainNode>& nodes = a.findings[0].chain.nodes;
+    EXPECT_EQ(std::count_if(nodes.begin(), nodes.end(), [](const ChainNode& n) { return n.op == "<gradient>"; }), 1);
+    EXPECT_EQ(std::count_if(nodes.begin(), nodes.end(), [](const ChainNode& n) { return n.op == "log_backward"; }), 1);
+    for (const ChainEdge& edge : a.findings[0].chain.edges) EXPECT_LT(edge.to, static_cast<int>(nodes.size()));
+  }
 }
 
 }  // namespace

@@ -332,13 +332,20 @@ class FindingGroup {
     Chain& chain = finding_.chain;
     const Chain& more = other.c.birth.chain;
     if (chain.nodes.empty() || chain.nodes.size() + more.nodes.size() > 64) return;
-    const int shift = static_cast<int>(chain.nodes.size());
+    std::vector<int> places;  // of nodes of `more`
     for (ChainNode node : more.nodes) {
+      const auto known = std::find_if(chain.nodes.begin(), chain.nodes.end(), [&](const ChainNode& one) {
+        return one.role == "sink" && one.role == node.role && one.step == node.step && one.op == node.op &&
+               one.module == node.module;
+      });
+      places.push_back(static_cast<int>(known - chain.nodes.begin()));
+      if (known != chain.nodes.end()) continue;  // what both ways reach is shown once
       if (node.role == "origin") node.role = "carrier";
       chain.nodes.push_back(std::move(node));
     }
-    if (!more.nodes.empty()) chain.edges.push_back({0, shift});
-    for (const ChainEdge& edge : more.edges) chain.edges.push_back({edge.from + shift, edge.to + shift});
+    if (!more.nodes.empty()) chain.edges.push_back({0, places.front()});
+    const auto place = [&](int node) { return places[static_cast<std::size_t>(node)]; };
+    for (const ChainEdge& edge : more.edges) chain.edges.push_back({place(edge.from), place(edge.to)});
     chain.omitted += more.omitted;
   }
 
@@ -467,7 +474,9 @@ Finding collapse_finding(std::optional<Finding> origin, const ScalerWatch::Colla
 // A fault that no scale can cure keeps the scaler skipping: one story, which begins where the fault does.
 Finding collapse_under_fault(const Finding& fault, const ScalerWatch::CollapseState& state) {
   Finding f = collapse_finding(fault, state);
-  f.first_step = f.last_step = began(fault);
+  f.occurrence_count = fault.occurrence_count;
+  f.first_step = began(fault);
+  f.last_step = std::max(f.first_step, fault.last_step);
   if (f.title.starts_with("The ")) f.title[0] = 't';
   f.title = fault.title + "; " + f.title;
   f.explanation += " " + fault.explanation;

@@ -225,6 +225,9 @@ TEST(Collapse, under_a_forward_fault_is_one_finding_at_the_place_and_scale_of_th
   EXPECT_NE(a.findings[0].title.find("; the loss scale "), std::string::npos) << a.findings[0].title;
   EXPECT_EQ(a.findings[0].advice[0].id, "fp32-compute");
   EXPECT_EQ(a.findings[0].scale, 65536);
+  // and it happened in each of these steps
+  EXPECT_EQ(a.findings[0].occurrence_count, 25u);
+  EXPECT_EQ(a.findings[0].last_step, 24u);
 }
 
 TEST(Collapse, at_the_floor_of_the_scale_is_told) {
