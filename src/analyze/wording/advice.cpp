@@ -84,7 +84,8 @@ constexpr Row kRows[] = {
     {"look-at-other-ranks", "Look at the traces of the other ranks for this step.",
      "The rank whose own share was bad is where it came from."},
     {"look-beyond-ops", "Look at how the program makes it: no operation that was watched did.",
-     "Every operation of the framework was watched: NumPy, a file or a kernel of another library made it."},
+     "From the first step on every operation of the framework was watched: what ran before it, NumPy, a file or a kernel "
+     "of another library made it."},
     {"loss-scaling", "Scale the loss: a dynamic scaler, or a static scale such as 512.",
      "Gradients are multiplied by it in backward, where fp16 would lose them, and divided by it in fp32."},
     {"lower-lr", "Lower the learning rate.", "The updates are as large as the weights, so each one overshoots."},
@@ -120,7 +121,7 @@ constexpr Row kRows[] = {
      "Divided by the number of ranks, a small gradient is no longer a number of its format."},
     {"reduce-wider", "Divide by the number of ranks before the sum, or reduce in fp32.",
      "Each share fits the format; only their sum does not."},
-    {"reload-state", "Load a checkpoint whose parameters, state and buffers are finite, or initialise again.",
+    {"reload-state", "Load a checkpoint whose parameters, state and buffers are finite, or mend what initialises them.",
      "Training from a bad number can only spread it."},
     {"restore-after-finder", "Put model, optimizer and loss scaler back to what they were before the ramp.",
      "What a ramp leaves is no model to train on."},

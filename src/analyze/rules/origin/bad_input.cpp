@@ -52,7 +52,9 @@ std::optional<Diagnosis> diagnose_bad_input(const Case& c) {
                   samples.rows_known && samples.ids.size() == 1 ? fmt::format(": sample {}", samples.ids[0])
                   : row_known ? (s.nonfinite() == 1 ? ", in " : ", first in ") + row
                               : "");
-  d.explanation = "The numbers were not finite when they came from the data, before any op had read them.";
+  d.explanation =
+      "The numbers were not finite when they came from the data, before any op that was watched had read them: a sample "
+      "is bad, or what the program made of samples before the first step (divided by a deviation of 0, say).";
   if (row_known)
     d.evidence.push_back(fmt::format("The first bad element is {}, in {}.", coords_text(samples.coords), row));
   if (samples.rows_known) {

@@ -24,8 +24,8 @@ std::optional<Diagnosis> diagnose_bad_state(const Case& c) {
   } else {
     d.title = fmt::format("The {} was bad from the start: {}", what, count);
     d.explanation =
-        "It held non-finite numbers when it was first seen, before any op of the run had used it: a bad checkpoint or "
-        "initialisation.";
+        "It held non-finite numbers when it was first seen, before any op that was watched had used it: a bad checkpoint, "
+        "or what the program made of it before the first step.";
   }
   if (s.first_nonfinite >= 0) {
     const LayoutRecord* layout = c.names.layout(source.layout);
