@@ -10,27 +10,27 @@ Importing this does not import torch.
 """
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __all__ = ["ignore", "load", "watch"]
 
 if TYPE_CHECKING:
+    from nanhunt._ignored import ignore
     from nanhunt._load import Run, StrPath
     from nanhunt._watch import watch
-else:
 
-    def watch(*args: Any, **kwargs: Any) -> Any:
-        """Watches this process: see nanhunt._watch.watch for the arguments."""
-        from nanhunt._watch import watch as _watch
-
-        return _watch(*args, **kwargs)
+_HOMES = {"ignore": "nanhunt._ignored", "watch": "nanhunt._watch"}  # imported when they are first asked for
 
 
-def ignore(what: Any, reason: str) -> None:
-    """Names a module, tensor or line of code as harmless: see nanhunt._ignored.ignore."""
-    from nanhunt._ignored import ignore as _ignore
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
 
-    _ignore(what, reason)
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})
 
 
 def load(run: StrPath) -> Run:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -347,3 +349,17 @@ def test_importing_nanhunt_imports_no_torch():
     script = "import sys, nanhunt; assert 'torch' not in sys.modules; nanhunt.load"
     package = Path(nanhunt.__file__).parents[1]
     subprocess.run([sys.executable, "-c", script], check=True, env={"PYTHONPATH": str(package)}, timeout=1800)
+
+
+def test_the_help_of_watch_tells_of_each_of_its_options():
+    help_of_watch = inspect.getdoc(nanhunt.watch) or ""
+    names = list(inspect.signature(nanhunt.watch).parameters)
+    assert names[:2] == ["model", "optimizer"] and len(names) > 10
+    assert [name for name in names if not re.search(rf"^{name}\s", help_of_watch, re.MULTILINE)] == []
+    assert "harmless" in (inspect.getdoc(nanhunt.ignore) or "")
+
+
+def test_a_name_that_nanhunt_does_not_have_is_told_as_any_module_does():
+    with pytest.raises(AttributeError, match="module 'nanhunt' has no attribute 'wach'"):
+        nanhunt.wach  # noqa: B018
+    assert {"watch", "load", "ignore"} <= set(dir(nanhunt))
