@@ -30,6 +30,24 @@ TEST(BadInput, is_what_the_loss_reads_first_and_no_operation_made_but_not_what_a
   }
 }
 
+TEST(BadInput, and_bad_parameters_are_told_as_possibly_made_before_the_first_step) {
+  for (const TensorRole role : {TensorRole::kBatch, TensorRole::kParameter}) {
+    for (const std::int64_t bad : {1, 0}) {
+      TraceBuilder t;
+      const Handle given = t.value(finite(16).nan(bad));
+      t.mark(role, "given", given);
+      const Handle y = t.in("fc").op("mul", {{"self", given}}, finite(16).nan(bad), {{"other", 2}});
+      t.mark(TensorRole::kLoss, "loss", y);
+      t.end_step();
+      const Analysis a = analysis_of(t);
+      ASSERT_EQ(a.findings.size(), static_cast<std::size_t>(bad));
+      if (bad == 0) continue;
+      EXPECT_NE(a.findings[0].explanation.find("before the first step"), std::string::npos);
+      EXPECT_NE(a.findings[0].explanation.find("any op that was watched"), std::string::npos);
+    }
+  }
+}
+
 TEST(BadInput, is_not_a_parameter_that_the_loss_reads_first_and_an_optimizer_steps) {
   TraceBuilder t;
   Handle w = t.value(finite(16).nan(1));
