@@ -80,6 +80,23 @@ TEST(Corruption, of_a_parameter_that_is_marked_only_when_it_is_read_is_named_as_
   EXPECT_EQ(table(analysis_of(t)), "corruption | <state> | fc1.weight | data | step 4 | unknown | observed\n");
 }
 
+TEST(Corruption, of_a_parameter_is_held_against_the_norm_that_was_read_before_it) {
+  // Given a parameter of which norms alone are known, the last one as it was when it had changed,
+  for (const double last : {1e30, 0.5}) {
+    TraceBuilder t;
+    t.step(4);
+    const Handle after = t.changed({0, 77, 3}, finite().range(-1, 1e30));
+    t.norm("fc1.weight", 3, 2, 0.5);
+    t.norm("fc1.weight", 4, last, last);
+    t.mark(TensorRole::kParameter, "fc1.weight", after);
+    const Handle y = t.in("fc1").op("pow", {{"self", after}}, finite().inf(1), {{"exponent", 2.0}});
+    t.mark(TensorRole::kLoss, "loss", y);
+    t.end_step();
+    // when it is judged, then the norm before is told.
+    EXPECT_THAT(analysis_of(t).findings.at(0).title, HasSubstr("the largest magnitude went from 0.5 to 1e30"));
+  }
+}
+
 TEST(Corruption, that_is_bad_itself_is_the_origin_of_what_it_fed) {
   const Analysis a = trained_with({.h = finite().nan(1), .w = {}, .exp = finite().nan(1), .loss = finite(1).nan(1)});
   EXPECT_EQ(table(a), "corruption | mul | fc1 | forward | step 4 | unknown | observed\n");
@@ -118,6 +135,29 @@ TEST(Corruption, that_was_small_takes_no_blame_for_what_overflows_further_on) {
   EXPECT_EQ(table(a),
             "unexplained | exp | fc2 | forward | step 4 | appear | inferred\n"
             "warning corruption | <state> | fc1.weight | data | step 4 | unknown | observed\n");
+}
+
+TEST(Corruption, is_followed_through_views_that_no_watched_op_made) {
+  // Given a parameter that changed, whose product is read through a view of a view of it,
+  for (const double largest : {1e30, 1.5}) {
+    TraceBuilder t;
+    const Handle before = t.value(finite().range(-1, 1));
+    t.mark(TensorRole::kParameter, "fc1.bias", before);
+    const Numbers now = finite().range(-1, largest);
+    const Handle after = t.changed(before, now);
+    const Handle h = t.in("fc1").op("addmm", {{"self", after}, {"mat1", t.value(finite())}}, now);
+    const Handle shaped = t.seen_as(h, now, h.id);
+    const Handle e = t.in("fc2").op("exp", {{"self", t.seen_as(shaped, now, shaped.id)}}, finite().inf(1));
+    t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", e}}, finite(1).inf(1)));
+    t.end_step();
+    // when it is judged, however its records are cut, then a gross change is the origin, and a small one is not.
+    const std::string whole = table(analysis_of(t));
+    if (largest > 2)
+      EXPECT_EQ(whole, "corruption | <state> | fc1.bias | data | step 0 | unknown | observed\n");
+    else
+      EXPECT_THAT(whole, HasSubstr("unexplained | exp | fc2"));
+    for (std::size_t events : {1u, 2u, 3u, 5u}) EXPECT_EQ(table(analysis_of(t, events)), whole);
+  }
 }
 
 TEST(Corruption, does_not_depend_on_how_the_records_are_cut) {
@@ -193,6 +233,23 @@ TEST(Uninitialised, memory_that_an_op_only_writes_its_result_to_or_multiplies_by
       const Analysis out = with_buffer_given_to("bmm", "out", ArgRole::kOverwritten, 1, garbage, at_once);
       EXPECT_NE(cls(out), FindingClass::kUninitialised) << table(out);
     }
+  }
+}
+
+TEST(Uninitialised, memory_that_led_to_ordinary_numbers_takes_no_blame_for_what_is_made_of_them) {
+  // Given memory whose contents were not read, as where a function writes it by a pointer, and what is made of it
+  const Numbers huge = finite().range(1, 3e38), ordinary = finite().range(1, 2);
+  for (const auto& [made, blamed] : {std::pair(huge, true), {ordinary, false}, {ordinary.uncounted(), false}}) {
+    TraceBuilder t;
+    const Handle b = t.in("<loss>", Phase::kLoss).op("empty", {}, finite().unread());
+    const Handle least = t.op("clamp_min", {{"self", b}}, made);
+    const Handle divided = t.op("div", {{"self", t.value(finite())}, {"other", least}}, made);
+    const Handle y = t.op("exp", {{"self", t.seen_as(divided, made, divided.id)}}, finite().inf(1));
+    t.mark(TensorRole::kLoss, "loss", y);
+    t.end_step();
+    // when a later op overflows, then only numbers that are large already are laid on that memory.
+    const Analysis a = analysis_of(t);
+    EXPECT_EQ(a.findings.at(0).cls == FindingClass::kUninitialised, blamed) << table(a);
   }
 }
 

@@ -110,10 +110,7 @@ void taint_unread(ValueTable& values, Value& value) {
 
 void ValueGraph::add_value(const ValueRecord& record) {
   ++counts_.values;
-  Value* value = values_.insert(record, names_.layout(record.layout));
-  if (value == nullptr || value->base == 0) return;
-  const Value* base = values_.find(value->base);
-  if (base != nullptr && base->version == value->version) value->suspect = base->suspect;
+  values_.insert(record, names_.layout(record.layout));
 }
 
 const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op, const CollectiveRecord* call) {

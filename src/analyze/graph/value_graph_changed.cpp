@@ -47,6 +47,13 @@ bool may_overflow(const Value& value, const LayoutRecord* layout) {
   return now.amax >= std::sqrt(format_limits(layout->dtype).max_finite);
 }
 
+// What was made of memory of which it is not known what it held: a function that writes by a pointer is not heard, and
+// leaves ordinary numbers. Read and finite, of a size that was not recorded: ordinary.
+bool is_large(const Value& value, const LayoutRecord* layout) {
+  const bool known_finite = value.has_stats && value.bad == 0 && !value.stats.counted();
+  return !known_finite && may_overflow(value, layout);
+}
+
 }  // namespace
 
 // Where the contents are at home: the parameter, or the op that made them.
@@ -144,13 +151,20 @@ void ValueGraph::weigh_change(Birth& birth) {
   if (change.before.known || change.amax_before >= 0 || birth.source.name == 0) return;
   const auto norms = amax_before_.find(birth.source.name);
   if (norms == amax_before_.end()) return;
+  double before = -1, older = -1;
   for (const auto& [step, amax] : norms->second) {
-    if (step == change.since_step) change.amax_before = amax;
+    if (step == change.since_step) before = amax;
+    if (step < change.since_step) older = amax;
   }
-  if (change.amax_before < 0) return;
+  if (before < 0) return;
   const ValueStats& now = birth.source.stats;
-  const double limit = kGrossChange * std::max(change.amax_before, kNegligible);
-  change.gross = change.gross || (now.counted() && now.amax >= limit);
+  const auto is_far = [&now](double then) {
+    return now.counted() && now.amax >= kGrossChange * std::max(then, kNegligible);
+  };
+  // Read before the next update: that may be after the change.
+  const bool late = before == now.amax && older >= 0 && is_far(older);
+  change.amax_before = late ? older : before;
+  change.gross = change.gross || is_far(change.amax_before);
 }
 
 void ValueGraph::on_norm(const NormRecord& record) {
@@ -164,9 +178,15 @@ void ValueGraph::on_norm(const NormRecord& record) {
   }
 }
 
-// A view that no watched op made shows contents that changed as well.
+// A view that no watched op made shows contents that changed as well, or that were made of such.
 void ValueGraph::suspect_view(Value& value) {
-  if (changed_at_.empty() || value.suspect != 0 || value.producer != kNoSeq || step_ > suspect_until_) return;
+  if (value.suspect != 0 || value.producer != kNoSeq || step_ > suspect_until_) return;
+  const Value* base = values_.find(value.base);
+  for (; base != nullptr && base->version == value.version; base = values_.find(base->base)) {
+    if (base->suspect == 0) continue;
+    value.suspect = base->suspect;
+    return;
+  }
   const auto changed = changed_at_.find({value.storage, value.version});
   if (changed != changed_at_.end() && find_birth(changed->second) != nullptr) value.suspect = changed->second;
 }
@@ -206,8 +226,12 @@ void ValueGraph::follow_suspects(const OpInView& op) {
   if (op.record->step > suspect_until_) return;
   const BirthId suspect = suspect_of(op, /*to_blame=*/false);
   if (suspect == 0) return;
+  const Birth& birth = *find_birth(suspect);
+  const bool unread = birth.kind == BirthKind::kGarbage && !birth.source.stats.counted();
   for (Value* value : op.out) {
-    if (value != nullptr && value->suspect == 0) value->suspect = suspect;
+    if (value == nullptr || value->suspect != 0) continue;
+    if (unread && !is_large(*value, names_.layout(value->layout))) continue;
+    value->suspect = suspect;
   }
 }
 
