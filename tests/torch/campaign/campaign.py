@@ -26,7 +26,7 @@ from kinds import Name, all_faults, all_healthy  # noqa: E402
 from runner import Result, judge_fault, judge_healthy  # noqa: E402
 from score import LEVELS  # noqa: E402
 
-COLUMNS = ("kind", "level", "faults", "cannot be seen", "origin right", "class right", "healthy", "faults on healthy",
+COLUMNS = ("kind", "level", "faults", "origin right", "class right", "healthy", "faults on healthy",
            "redrawn: harmless, not as planned")  # fmt: skip
 
 
@@ -52,6 +52,11 @@ def missed(result: Result) -> list[str]:
     return sorted(wrong | {level for level, titles in result.healthy.items() if titles})
 
 
+def differ(result: Result) -> bool:
+    """Whether levels name another class, op, phase or step."""
+    return len({(a.cls, a.op, a.phase, a.step) for a in result.answers.values()}) > 1
+
+
 def show(result: Result) -> str:
     lines = [f"{result.kind}, {result.name}: {result.settings}", f"  harm: {result.harm}; redrawn: {result.redrawn}"]
     if result.place is not None:
@@ -75,8 +80,7 @@ def table(results: list[Result], levels: list[str]) -> str:
             hits = [str(sum(one[k] for one in right)) for k in range(2)]
             if kind == "all" and right:
                 hits = [f"{100 * int(hit) / len(right):.1f} %" for hit in hits]
-            unseen = sum(r.place is not None for r in its) - len(right)
-            row = [kind.replace("_", " "), f"`{level}`", len(right), unseen, *hits, len(healthy),
+            row = [kind.replace("_", " "), f"`{level}`", len(right), *hits, len(healthy),
                    sum(map(bool, healthy)), f"{redrawn['harmless']}, {redrawn['not as planned']}"]  # fmt: skip
             lines.append(f"| {' | '.join(map(str, row))} |")
     return "\n".join(lines)
@@ -100,9 +104,10 @@ def main() -> None:
         for n, (faulty, _), future in running:
             result = future.result()
             results.append(result)
-            if args.only is not None or missed(result) or (faulty and result.place is None):
+            if args.only is not None or missed(result) or differ(result) or (faulty and result.place is None):
                 again = f"campaign.py --seed {args.seed} --runs {args.runs} --only {n}"
-                print(f"{again}: wrong at {missed(result)}\n{show(result)}", flush=True)
+                told = f"wrong at {missed(result)}{', levels differ' if differ(result) else ''}"
+                print(f"{again}: {told}\n{show(result)}", flush=True)
     print(table(results, args.levels))
 
 

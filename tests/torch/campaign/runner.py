@@ -27,8 +27,6 @@ from training import Training
 
 DRAWS = 30
 OPTIONS: dict[str, dict[str, str]] = {"default": {}, "ops": {"level": "ops"}}
-COPIES = "copies"
-ALWAYS_LIVE = 8  # steps of which the default watches every op, whatever the budget
 # Infinities that a program writes on purpose: no number went bad there.
 WRITERS = ("masked_fill", "masked_fill_", "fill_", "full", "full_like", "where", "scalar_tensor", "index_put_")
 WRITTEN = tuple(f"aten::{op}" for op in WRITERS)
@@ -92,7 +90,7 @@ def harm(bad: Alone, clean: Alone) -> str:
     if turned_bad([*bad.end, *bad.state], [*clean.end, *clean.state]) or went_elsewhere(bad.end, bad.start, clean.end):
         return "parameters"
     if turned_bad(bad.copies, clean.copies) or went_elsewhere(bad.copies, clean.copies_start, clean.copies):
-        return COPIES
+        return "copies"
     return ""
 
 
@@ -168,12 +166,6 @@ def watched(name: Name, key: str, faulty: bool, level: str, out: Path, alone: bo
     return report_of(out)
 
 
-def can_see(level: str, fault: Fault, result: Result, at: int) -> bool:
-    """The default watches copies of weights only in steps of which it watches every op."""
-    unseen = level == "default" and result.harm == COPIES and at + (fault.expected.step or 0) >= ALWAYS_LIVE
-    return level in fault.expected.levels and not unseen
-
-
 def judge_fault(name: Name, key: str, levels: list[str], folder: Path) -> Result:
     fault = all_faults()[name]
     result = Result(*name, key, cls=fault.expected.cls)
@@ -196,8 +188,6 @@ def judge_fault(name: Name, key: str, levels: list[str], folder: Path) -> Result
     for level in levels:
         twin = watched(name, result.key, False, level, folder / f"{level}-twin", fault.alone)
         result.healthy[level] = faults_of(twin)
-        if not can_see(level, fault, result, program.drawn.at):
-            continue
         report = result.reports[level] = watched(name, result.key, True, level, folder / level, fault.alone)
         answer = result.answers[level] = answer_of(report)
         result.right[level] = origin_right(result.place, answer), answer.cls == fault.expected.cls

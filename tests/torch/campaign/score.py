@@ -22,7 +22,6 @@ class Expected:
     step: int | None = None  # counted from `at`
     from_start: bool = False  # the fault is there from step 0 on
     seen: bool = True  # an op makes the first bad number: a plain dispatch mode must see it there
-    levels: tuple[str, ...] = LEVELS  # that can see it
     why: str = ""  # where the answer is not what one would guess
 
 
