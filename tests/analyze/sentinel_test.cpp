@@ -352,6 +352,35 @@ TEST(Sentinel, growth_of_loss_and_weights_before_the_trip_is_exploding) {
   EXPECT_EQ(a.timeline.at(3).gradient_norm, 1000);
 }
 
+TEST(Sentinel, a_product_with_the_scale_that_overflows_harms_nothing_in_steps_without_ops_either) {
+  // Given skipped steps in which the scaled loss and gradients were bad, the first of them in the trace,
+  const auto skipped = [](std::uint32_t bad_later, int clean_after) {
+    TraceBuilder t;
+    clean_steps(t, 2, 65536);
+    double scale = 65536;
+    for (int i = 0; i < 4; ++i, scale /= 2) {
+      const Numbers loss = finite(1).range(1e38, 1e38), slope = finite(1).range(scale, scale);
+      const Numbers infinite = finite(1).inf(1);
+      if (i == 0) {
+        t.in("<loss>", Phase::kScale);
+        t.mark(TensorRole::kLoss, "loss", t.op("mul", {{"self", t.value(loss)}}, infinite, {{"other", scale}}));
+        t.in("<loss>", Phase::kBackward);
+        const Handle gradient = t.op("mul", {{"self", t.value(slope)}}, infinite, {{"other", 1e38}});
+        t.mark(TensorRole::kBoundaryGradient, "w", gradient);
+      }
+      t.health(i == 0 ? kLossBad : bad_later, "the loss");
+      t.end_step(1, scale, true);
+    }
+    clean_steps(t, clean_after, scale);
+    return analysis_of(t);
+  };
+  // when it is judged, then it is the scaler's as long as nothing else was bad.
+  const Analysis open = skipped(kLossBad, 0), over = skipped(kLossBad, 2);
+  EXPECT_EQ(open.verdict.status, VerdictStatus::kInconclusive) << table(open);
+  EXPECT_EQ(over.verdict.status, VerdictStatus::kCalibrating) << table(over);
+  EXPECT_EQ(skipped(kLossBad | bit(TensorRole::kParameter), 2).verdict.status, VerdictStatus::kFault);
+}
+
 TEST(Sentinel, a_parameter_that_changed_unseen_is_held_against_the_norms_before) {
   TraceBuilder t;
   clean_steps(t, 3);

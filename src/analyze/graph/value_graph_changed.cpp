@@ -290,17 +290,26 @@ bool ValueGraph::on_unreplayed(std::uint32_t step, std::uint32_t bad, bool held_
   if (!hit_in_step_.empty()) return true;
   const bool gradients_alone = (bad & kSinkBits) == role_bit(TensorRole::kBoundaryGradient);
   const std::vector<BirthId>& to_answer = streak_.empty() && gradients_alone && held_back ? scaled_ : streak_;
+  const std::uint32_t of_scaler = role_bit(TensorRole::kLoss) | role_bit(TensorRole::kBoundaryGradient);
+  const bool loss = (bad & role_bit(TensorRole::kLoss)) != 0, only_gradients = (bad & kSinkBits & ~of_scaler) == 0;
+  // What has reached the loss before answers for it: that of a scaler's own product is no harm (harmed_only_gradients).
+  const bool known = std::any_of(to_answer.begin(), to_answer.end(), [this](BirthId id) {
+    const Birth* birth = find_birth(id);
+    return birth != nullptr && birth->trial.reached_loss;
+  });
   bool answered = false;
   for (BirthId id : to_answer) {
     Birth* birth = find_birth(id);
     if (birth == nullptr || birth->hit_in_step) continue;
     birth->events.add(step);
     birth->unwatched.add(step);
-    birth->trial.only_gradients = birth->trial.only_gradients && gradients_alone;
+    birth->trial.only_gradients = birth->trial.only_gradients && only_gradients;
     birth->hit_in_step = true;
     hit_in_step_.push_back(id);
-    if ((bad & role_bit(TensorRole::kLoss)) != 0 && !birth->first_bad_loss) birth->first_bad_loss = step;
     answered = true;
+    if (!loss || (known && !birth->trial.reached_loss)) continue;
+    birth->trial.reached_loss = true;
+    if (!birth->first_bad_loss) birth->first_bad_loss = step;
   }
   if (answered || gradients_alone) return answered;
   // Nothing went bad in a step that was seen, but contents had changed not long before.

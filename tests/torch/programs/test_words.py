@@ -114,6 +114,8 @@ def test_steps_that_its_own_scaler_skips_at_the_end_are_all_counted(bad, level, 
     said = told(own(lambda: Own(2.0**16), bad=lambda i: bad if i >= 7 else 1.0), tmp_path, level, steps=24)
     assert said.run.report["scaler"]["skipped"] == 17, said.show()
     assert said.run.report["scaler"]["points"][-1]["skipped"]
+    if bad == 1e38:  # the product with the scale overflows: a lower one may do, whether each step was kept or not
+        assert said.status == "inconclusive" and not said.loud, said.show()
     twin = told(own(lambda: Own(256.0)), tmp_path, level, steps=24)
     assert twin.run.report["scaler"]["skipped"] == 0, twin.show()
     # and the loss is what the model lost, without its scale
