@@ -106,9 +106,9 @@ NANHUNT_API nanhunt_status nanhunt_record_health(nanhunt_recorder* recorder, con
 NANHUNT_API nanhunt_status nanhunt_record_norm(nanhunt_recorder* recorder, uint32_t step, int32_t kind,
                                                const char* path, double norm, double amax);
 
-/* Trigger and result of a replay: ReplayTrigger, ReplayResult. Rows between a begin (0) and its result are its own. */
-NANHUNT_API nanhunt_status nanhunt_record_replay(nanhunt_recorder* recorder, uint32_t step, int32_t trigger,
-                                                 int32_t result, const char* text);
+/* A bad step whose operations were not heard. `trigger`: how that was noticed (ReplayTrigger). `why`: a sentence. */
+NANHUNT_API nanhunt_status nanhunt_record_not_heard(nanhunt_recorder* recorder, uint32_t step, int32_t trigger,
+                                                    const char* why);
 
 /* Contents that nothing watched wrote. `value`: the four words. since_seq: all ones: unknown. */
 NANHUNT_API nanhunt_status nanhunt_record_changed(nanhunt_recorder* recorder, uint32_t step, const int64_t* value,

@@ -84,11 +84,9 @@ nanhunt_status nanhunt_record_norm(nanhunt_recorder* recorder, uint32_t step, in
   });
 }
 
-nanhunt_status nanhunt_record_replay(nanhunt_recorder* recorder, uint32_t step, int32_t trigger, int32_t result,
-                                     const char* text) {
+nanhunt_status nanhunt_record_not_heard(nanhunt_recorder* recorder, uint32_t step, int32_t trigger, const char* why) {
   return recording(recorder, [&](nanhunt_recorder& to) {
-    to.recorder->on_replay({step, enum_of("trigger", trigger, ReplayTrigger::kUser),
-                            enum_of("result", result, ReplayResult::kRefused), text_of(text)});
+    to.recorder->on_replay({step, enum_of("trigger", trigger, ReplayTrigger::kUser), ReplayResult::kRefused, text_of(why)});
   });
 }
 

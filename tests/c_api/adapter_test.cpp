@@ -26,9 +26,8 @@ TEST_F(CAdapter, what_a_sentinel_says_reaches_the_trace) {
   health.gradient_norm = INFINITY;
   ASSERT_EQ(nanhunt_record_health(recorder_, &health), NANHUNT_OK) << nanhunt_last_error();
   ASSERT_EQ(nanhunt_record_norm(recorder_, 3, NANHUNT_BOUNDARY_GRADIENT, "fc1.weight", NAN, 2.5), NANHUNT_OK);
-  ASSERT_EQ(nanhunt_record_replay(recorder_, 3, 1, 0, ""), NANHUNT_OK);
   ASSERT_EQ(record(log_row(x_.data(), y_.data(), 1)), NANHUNT_OK);
-  ASSERT_EQ(nanhunt_record_replay(recorder_, 3, 1, 4, "the batch is gone"), NANHUNT_OK);
+  ASSERT_EQ(nanhunt_record_not_heard(recorder_, 3, 1, "the budget had no room"), NANHUNT_OK);
   ASSERT_EQ(nanhunt_record_changed(recorder_, 3, value(x_.data(), 1).data(), 0, 2, 1), NANHUNT_OK);
   nanhunt_probe probe{};
   probe.struct_size = sizeof probe;
@@ -45,8 +44,8 @@ TEST_F(CAdapter, what_a_sentinel_says_reaches_the_trace) {
   EXPECT_EQ(all.health[0].bad, 1u << 1 | 1u << 16);
   ASSERT_THAT(all.norms, SizeIs(1));
   EXPECT_TRUE(std::isnan(all.norms[0].norm));
-  ASSERT_THAT(all.replays, SizeIs(2));
-  EXPECT_EQ(all.replays[1].result, nanhunt::ReplayResult::kRefused);
+  ASSERT_THAT(all.replays, SizeIs(1));
+  EXPECT_EQ(all.replays[0].result, nanhunt::ReplayResult::kRefused);
   ASSERT_THAT(all.changed, SizeIs(1));
   EXPECT_TRUE(all.changed[0].opaque);
   EXPECT_NE(all.changed[0].before, 0u);
@@ -173,8 +172,7 @@ TEST_F(CAdapter, wrong_watching_is_refused) {
   EXPECT_EQ(nanhunt_record_health(recorder_, &health), NANHUNT_USAGE);
   EXPECT_EQ(nanhunt_record_health(recorder_, nullptr), NANHUNT_USAGE);
   EXPECT_EQ(nanhunt_record_norm(recorder_, 0, NANHUNT_LOSS, "x", 0, 0), NANHUNT_USAGE);
-  EXPECT_EQ(nanhunt_record_replay(recorder_, 0, 9, 0, ""), NANHUNT_USAGE);
-  EXPECT_EQ(nanhunt_record_replay(recorder_, 0, 0, 5, ""), NANHUNT_USAGE);
+  EXPECT_EQ(nanhunt_record_not_heard(recorder_, 0, 9, ""), NANHUNT_USAGE);
   EXPECT_EQ(nanhunt_record_changed(recorder_, 0, nullptr, 0, 0, 0), NANHUNT_USAGE);
   const Words no_layout = {0, 0, 0, 77};
   EXPECT_EQ(nanhunt_record_changed(recorder_, 0, no_layout.data(), 0, 0, 0), NANHUNT_USAGE);

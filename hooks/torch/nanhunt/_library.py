@@ -25,7 +25,6 @@ NO_REDUCTION, SUM, AVG, MIN, MAX, PRODUCT = range(6)
 NO_SEQ = (1 << 64) - 1
 READ_NORM, READ_CHECKSUM = 1, 2
 HOLD, KEEP, DROP = range(3)
-NOT_REPLAYED = 4  # the result of a bad step of which no operation is known
 MODULE, AUTOCAST, BACKWARD_IN_AUTOCAST, NARROW_PARAMETERS, FOREIGN_PARAMETERS = range(5)
 HAS_NAN, HAS_POS_INF, HAS_NEG_INF = 1, 2, 4
 
@@ -192,7 +191,7 @@ _PROTOTYPES = {
     "nanhunt_recorder_hold": (_i32, [_ptr, _i32]),
     "nanhunt_record_health": (_i32, [_ptr, _ptr]),
     "nanhunt_record_norm": (_i32, [_ptr, _u32, _i32, _text, _f64, _f64]),
-    "nanhunt_record_replay": (_i32, [_ptr, _u32, _i32, _i32, _text]),
+    "nanhunt_record_not_heard": (_i32, [_ptr, _u32, _i32, _text]),
     "nanhunt_record_changed": (_i32, [_ptr, _u32, _text, _u64, _u32, _i32]),
     "nanhunt_record_probe": (_i32, [_ptr, _ptr]),
     "nanhunt_record_capture": (_i32, [_ptr, _u64, _u32, _text, _u64]),

@@ -135,7 +135,7 @@ class Recorder:
 
     def not_heard(self, step: int, trigger: int, why: str) -> None:
         """A bad step of which no operation is known."""
-        self._did(self.fast.nanhunt_record_replay(self.handle, step, trigger, lib.NOT_REPLAYED, why.encode()))
+        self._did(self.fast.nanhunt_record_not_heard(self.handle, step, trigger, why.encode()))
 
     def changed(self, step: int, value: Sequence[int], since_step: int, opaque: bool = False) -> None:
         unknown = (1 << 64) - 1
