@@ -26,7 +26,7 @@ class Drops:
         self.with_gradient: list[torch.Tensor] = []  # a trained parameter that had one after backward
         self._last: weakref.ref[torch.Tensor] | None = None  # the one that was found last
         self.drops = False    # gradients are being given up
-        self._told = False    # ... and listeners have been told
+        self._notified = False    # ... and listeners have been told
         self._looks = False   # the program reads numbers made of gradients, as far as ops are heard
         self._bad = False     # ... and were not finite
 
@@ -38,7 +38,7 @@ class Drops:
 
     def before_backward(self) -> None:
         recorder = self._session.recorder
-        self._told = False
+        self._notified = False
         try:
             if self._began is None and recorder is not None:
                 self._began = recorder.next_seq()
@@ -57,7 +57,7 @@ class Drops:
 
     def may_come(self) -> bool:
         session = self._session
-        return session.differentiated and not self._told and not session.borders.passed and not session.exact
+        return session.differentiated and not self._notified and not session.tracker.passed and not session.exact
 
     def before_clearing(self, cleared: Iterable[torch.Tensor]) -> None:
         """Gradients of these go. Whatever else has one is not given up."""
@@ -65,14 +65,14 @@ class Drops:
             gone = {id(p) for p in cleared}
             left = [p for p in self._parameters() if p.grad is not None and id(p) not in gone]
             if not left and any(p.grad is not None for p in self._parameters()):
-                self._tell()
+                self._notify()
         except Exception as error:
             self._session.failed(error, "gradients that are cleared")
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         session = self._session
-        self._told = self.drops = True
-        session.tell("on_drop")
+        self._notified = self.drops = True
+        session.notify("on_drop")
         self.drops = False
         if session.tap is not None:
             session.tap.settle()
@@ -88,8 +88,8 @@ class Drops:
         """Before the next forward: whether the step is over without an optimizer."""
         if not self._session.differentiated:
             return False
-        if not self._told and self._are_abandoned():
-            self._tell()
+        if not self._notified and self._are_abandoned():
+            self._notify()
         return self._bad
 
     def _are_abandoned(self) -> bool:
@@ -107,4 +107,4 @@ class Drops:
         self._looks = self._looks or bool(self._session.state.looked)
         self._session.state.looked = 0
         self._began, self.with_gradient = None, []
-        self._told = self._bad = False
+        self._notified = self._bad = False

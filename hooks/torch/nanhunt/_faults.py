@@ -88,7 +88,7 @@ class Faults:
             self._looks += 1
             self._spent += time.perf_counter() - began
             for finding in found:
-                self._tell(finding)
+                self._report(finding)
         except Exception as error:
             session.failed(error, "telling of a fault")
             return
@@ -116,7 +116,7 @@ class Faults:
                 new.append(finding_of(row))
         return new
 
-    def _tell(self, finding: Finding) -> None:
+    def _report(self, finding: Finding) -> None:
         from nanhunt._ranks import rank_and_world
 
         self.say(_line(finding, self.session.options.out, *rank_and_world()))

@@ -70,7 +70,7 @@ def _path_of(session: Session, tensor: Any) -> str:
     return ""
 
 
-def tell(session: Session) -> None:
+def write(session: Session) -> None:
     """Notes what was named, as soon as its path is known."""
     for path, reason in _paths.items():
         _note(session, path, reason)

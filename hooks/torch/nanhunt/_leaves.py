@@ -19,13 +19,13 @@ _MOST = 20_000  # nodes of a graph that are looked at
 
 def find_leaves(session: Session, tensors: Sequence[Any]) -> None:
     """Before a backward from these tensors. Where there is a module or an optimizer, they say what is trained."""
-    if session.roots or session.borders.alive or session.open() is None:
+    if session.roots or session.tracker.alive or session.open() is None:
         return
     with no_torch_function():
         found = [leaf for leaf in _leaves_of(tensors) if id(leaf) not in session.parameter_names]
     names = _names_of(found) if found else {}
     for leaf in found:
-        session.parameter_names.tell_new(leaf, names.get(id(leaf)) or f"tensor {len(session.leaves)}")
+        session.parameter_names.set_new(leaf, names.get(id(leaf)) or f"tensor {len(session.leaves)}")
         session.leaves.append(weakref.ref(leaf))
     session.worked = session.worked or bool(session.leaves)
 

@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 from nanhunt import _ignored
 from nanhunt import _library as lib
-from nanhunt._borders import Borders
 from nanhunt._drops import Drops
 from nanhunt._faults import Faults
-from nanhunt._known import Known
 from nanhunt._listener import Listener
 from nanhunt._names import plain_module, plain_path
 from nanhunt._options import LEVELS, Options
 from nanhunt._pending import Pending
 from nanhunt._program import packages, repository
 from nanhunt._step_mode import StepMode
+from nanhunt._step_tracker import StepTracker
 from nanhunt._threads import Threads
+from nanhunt._weak_id_dict import WeakIdDict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +71,7 @@ class Session(lib.HasState):
         self.recorder: Recorder | None = None
         self.kernels: Kernels | None = None  # where they are asked for, once there is a recorder
         self.listeners: list[Listener] = []
-        self._told_listeners: list[Listener] = []
+        self._notified: list[Listener] = []
         self._hearers: dict[str, list[tuple[Listener, Callable[..., None]]]] = {}  # of those, by method
         self._hearers_of: list[tuple[list[Listener], dict[str, Any]]] = []  # the same for lists that were told before
         self.pid = os.getpid()
@@ -82,7 +82,7 @@ class Session(lib.HasState):
         self.dead = False            # nothing is watched any more: closed, too many errors, or a fork's child
         self.threads = Threads(self)
         self.notes: dict[str, int] = {}
-        self._told: dict[str, int] = {}
+        self._noted: dict[str, int] = {}
         self.errors = 0
         self.last_error = ""
         # Counters of what is going on.
@@ -99,11 +99,11 @@ class Session(lib.HasState):
         self.leaves: list[weakref.ref[Any]] = []  # tensors that the program trains without a module or an optimizer
         self.models: dict[int, tuple[weakref.ref[Any], str]] = {}  # that roots are part of
         self.optimizers: dict[int, int] = {}  # id -> number in order of first use
-        self.parameter_names: Known[str] = Known()  # paths of the parameters of all roots
+        self.parameter_names: WeakIdDict[str] = WeakIdDict()  # paths of the parameters of all roots
         self._kept: list[weakref.ref[Any]] = []  # optimizers whose id is used above
         self._used: set[int] = set()  # of them, those that have passed a boundary
         self._made = 0
-        self.borders = Borders()
+        self.tracker = StepTracker()
         self.drops = Drops(self)
         self.overran = False         # the step ended at its last boundary: what came since belongs to the next
         self.scaler: Any = None      # last one used in this step
@@ -112,8 +112,8 @@ class Session(lib.HasState):
         self.exact = False           # inside of Watch.step: only that ends the step
         self.holders = 0             # watches that are open; the last one closes the session
         self.by_command = False      # attached by `nanhunt run`, whose options hold
-        self.given: Known[str] = Known()  # paths of modules, as watch() gave them
-        self.met: Known[bool] = Known()   # roots that were called
+        self.given: WeakIdDict[str] = WeakIdDict()  # paths of modules, as watch() gave them
+        self.met: WeakIdDict[bool] = WeakIdDict()   # roots that were called
         self.mode = StepMode.UNHEARD
         self.at_open: list[Callable[[], None]] = []  # once there is a recorder
         self.places: Places | None = None  # hears of every module call inside a root, where operations are heard
@@ -145,9 +145,9 @@ class Session(lib.HasState):
                 n += 1
                 prefix = f"{type(module).__name__}{n}"
         for name, inner in module.named_modules():
-            self.given.tell_new(inner, plain_path(prefix, name))
+            self.given.set_new(inner, plain_path(prefix, name))
         for name, parameter in module.named_parameters():
-            self.parameter_names.tell_new(parameter, plain_path(prefix, name))
+            self.parameter_names.set_new(parameter, plain_path(prefix, name))
 
     def given_name(self, module: torch.nn.Module) -> str | None:
         """The path that watch() gave; None: none."""
@@ -195,7 +195,7 @@ class Session(lib.HasState):
             print(f"nanhunt: {wrong}", file=sys.stderr)
         for part in self.at_open:
             part()
-        self.tell_notes()
+        self.write_notes()
 
     def _watch_kernels(self) -> None:
         try:
@@ -216,17 +216,17 @@ class Session(lib.HasState):
         """Counts something that is not watched; the report names it."""
         self.notes[text] = self.notes.get(text, 0) + count
 
-    def tell_notes(self, final: bool = True) -> None:
+    def write_notes(self, final: bool = True) -> None:
         """`final` False: what grows with each step is told each time it has doubled."""
         if self.recorder is None:
             return
-        _ignored.tell(self)
+        _ignored.write(self)
         if self.tap is not None:
-            self.tap.tell_notes()
+            self.tap.write_notes()
         for text, count in list(self.notes.items()):  # other threads add to them
-            told = self._told.get(text, 0)
-            if told != count and (final or count >= 2 * told):
-                self._told[text] = count
+            written = self._noted.get(text, 0)
+            if written != count and (final or count >= 2 * written):
+                self._noted[text] = count
                 self.recorder.note(self.step, text, count)
 
     def failed(self, error: BaseException, where: str) -> None:
@@ -253,10 +253,10 @@ class Session(lib.HasState):
     modes_aside: Callable[[], AbstractContextManager[object]] = staticmethod(lambda: _nothing)
     modes: tuple[Callable[[], int], Callable[[], int]] = (lambda: 0, lambda: 0)  # how many of either kind are on
 
-    def tell(self, method: str, *args: Any) -> None:
+    def notify(self, method: str, *args: Any) -> None:
         """Calls one method of each listener that has one."""
         listeners = self.listeners
-        hearers = self._hearers.get(method) if listeners is self._told_listeners else None
+        hearers = self._hearers.get(method) if listeners is self._notified else None
         if hearers is None:
             hearers = self._find_hearers(method)
         if not hearers:
@@ -265,7 +265,7 @@ class Session(lib.HasState):
         # A context costs as much as what is done in it.
         if self.kernels is not None or dispatch_modes() or function_modes():
             with self._own_launches(), self.modes_aside():
-                self._tell(hearers, method, args)
+                self._notify_each(hearers, method, args)
             return
         listener = None
         try:  # most often none fails, and none is taken off
@@ -275,9 +275,10 @@ class Session(lib.HasState):
         except Exception as error:
             self.failed(error, f"{type(listener).__name__}.{method}")
             at = [one for one, _ in hearers].index(listener) if listener is not None else len(hearers)
-            self._tell(hearers[at + 1:], method, args)
+            self._notify_each(hearers[at + 1:], method, args)
 
-    def _tell(self, hearers: list[tuple[Listener, Callable[..., None]]], method: str, args: tuple[Any, ...]) -> None:
+    def _notify_each(self, hearers: list[tuple[Listener, Callable[..., None]]], method: str,
+                     args: tuple[Any, ...]) -> None:
         listeners = self.listeners
         for listener, hear in hearers:
             if self.listeners is not listeners and listener not in self.listeners:
@@ -289,12 +290,12 @@ class Session(lib.HasState):
 
     def _find_hearers(self, method: str) -> list[tuple[Listener, Callable[..., None]]]:
         listeners = self.listeners
-        if listeners is not self._told_listeners:
+        if listeners is not self._notified:
             known = next((of for told, of in self._hearers_of if told is listeners), None)
             if known is None:
                 known = {}
                 self._hearers_of.append((listeners, known))
-            self._told_listeners, self._hearers = listeners, known
+            self._notified, self._hearers = listeners, known
         hearers = self._hearers.get(method)
         if hearers is None:
             silent = getattr(Listener, method)
@@ -310,14 +311,14 @@ class Session(lib.HasState):
             self.optimizers[key] = self._made
             self._made += 1
             self._kept.append(weakref.ref(optimizer, lambda kept: self._gone(key, kept)))
-            self.borders.alive.add(optimizer)
+            self.tracker.alive.add(optimizer)
         return self.optimizers[key]
 
     def _gone(self, key: int, kept: weakref.ref[Any]) -> None:
         """An optimizer ended: its id is soon another's."""
         self.optimizers.pop(key, None)
         self._used.discard(key)
-        self.borders.forget(key)
+        self.tracker.forget(key)
         if kept in self._kept:
             self._kept.remove(kept)
 
@@ -331,15 +332,15 @@ class Session(lib.HasState):
         """Before an optimizer passes its boundary."""
         if self.open() is None:
             return
-        if id(optimizer) in self.borders.passed and not self.exact:
+        if id(optimizer) in self.tracker.passed and not self.exact:
             self.end_step(overran=True)
         if id(optimizer) not in self._used:
             self.number_of(optimizer)
             self._used.add(id(optimizer))
-            self.tell("on_optimizer_met", optimizer)
+            self.notify("on_optimizer_met", optimizer)
 
     def passed_boundary(self, optimizer: Any, skipped: bool, scaler: Any) -> None:
-        self.borders.passed[id(optimizer)] = None
+        self.tracker.passed[id(optimizer)] = None
         self.facts.skipped = self.facts.skipped or skipped
         if scaler is not None:
             self.scaler = scaler
@@ -347,14 +348,14 @@ class Session(lib.HasState):
             self.begins_work()
 
     def after_update(self) -> None:
-        if self.borders.passed:
+        if self.tracker.passed:
             self.scaler = None
             self.begins_work()
 
     def gives_up(self) -> bool:
         """Before a root is called: whether the program has left the step at hand without an optimizer. That may be
         meant (several models, a call without a loss), so a number that is not finite must speak for it."""
-        if not self.worked or self.borders.passed or self.exact:
+        if not self.worked or self.tracker.passed or self.exact:
             return False
         if self.drops.gave_up():
             return True
@@ -368,12 +369,12 @@ class Session(lib.HasState):
     def unfinished(self, ending: int, message: str = "") -> None:
         """No optimizer ends the step at hand."""
         if self.recorder is not None and not self.dead:
-            self.tell("before_unfinished")
+            self.notify("before_unfinished")
         if not self.worked or self.recorder is None or self.dead:
             return
         if self.tap is not None:
             self.tap.settle()
-        self.tell("on_unfinished", ending)
+        self.notify("on_unfinished", ending)
         self.end_step(ending=ending, message=message)
 
     def forget_work(self) -> None:
@@ -388,7 +389,7 @@ class Session(lib.HasState):
     def begins_work(self, module: torch.nn.Module | None = None) -> None:
         """A forward (of `module`) or backward begins, or a boundary was passed: a step whose boundaries are all passed
         is over."""
-        if self.borders.passed and not self.exact and self.borders.is_over(not self.threads.others, module):
+        if self.tracker.passed and not self.exact and self.tracker.is_over(not self.threads.others, module):
             self.end_step()
 
     def begin_exact_step(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -399,11 +400,11 @@ class Session(lib.HasState):
             self.threads.begin_training()
             if not self.hears() or self.open() is None:
                 return False
-            if self.borders.passed:
+            if self.tracker.passed:
                 self.end_step()
             self.exact = True
             self.state.phase = lib.FORWARD
-            self.tell("on_step_begin", fn, args, kwargs)
+            self.notify("on_step_begin", fn, args, kwargs)
             return True
         except Exception as error:
             self.failed(error, "the beginning of a step")
@@ -419,20 +420,20 @@ class Session(lib.HasState):
             return
         self.state.phase, self.overran = lib.UPDATE, overran
         facts, step, lr = self.facts, self.state.step, self._lr()
-        self.tell("on_step_end", step, facts.skipped)
+        self.notify("on_step_end", step, facts.skipped)
         try:
-            self.pending.later(lambda: self._tell_step(step, facts, lr, ending, message))
+            self.pending.later(lambda: self._write_step(step, facts, lr, ending, message))
             if self.pending.items:
                 with self._own_launches():
                     self.pending.poll()
             if self.kernels is not None:
                 self.kernels.end_step(step)
             if step % _NOTES_EVERY == 0:
-                self.tell_notes(final=False)
+                self.write_notes(final=False)
         except Exception as error:
             self.failed(error, "the end of a step")
-        self.tell("on_step_recorded", step)
-        self.borders.end()
+        self.notify("on_step_recorded", step)
+        self.tracker.end()
         self.overran = False
         self.facts, self.scaler = StepFacts(), None
         self.worked = self.differentiated = self.raised = False
@@ -445,7 +446,7 @@ class Session(lib.HasState):
         self.state.phase = lib.DATA
         self.faults.after_step(facts.loss, ending)
 
-    def _tell_step(self, step: int, facts: StepFacts, lr: float, ending: int, message: str) -> None:
+    def _write_step(self, step: int, facts: StepFacts, lr: float, ending: int, message: str) -> None:
         if facts.loss is None and ending == lib.BY_OPTIMIZER:  # a NaN would be told as one
             self.note("the loss of steps in which it could not be read without waiting")
         if self.recorder is not None:
@@ -480,7 +481,7 @@ class Session(lib.HasState):
         """Puts what is recorded so far into the run folder."""
         if self.recorder is None or self.dead:
             return
-        for part in (self.settle, self.tell_notes, self.recorder.flush):
+        for part in (self.settle, self.write_notes, self.recorder.flush):
             try:
                 part()
             except Exception as error:
@@ -514,8 +515,8 @@ class Session(lib.HasState):
             return
         self._closing = True  # what fails from here on does not come back
         recorder = self.recorder
-        parts = (self._end_last_step, self._wait_for_pending, lambda: self.tell("on_close"), self._end_kernels,
-                 self.tell_notes)
+        parts = (self._end_last_step, self._wait_for_pending, lambda: self.notify("on_close"), self._end_kernels,
+                 self.write_notes)
         interrupted: BaseException | None = None
         try:
             for part in parts if recorder is not None else ():
@@ -539,8 +540,8 @@ class Session(lib.HasState):
 
     def _end_last_step(self) -> None:
         if not self.hurries:
-            self.tell("before_last_end")
-        if self.borders.passed:
+            self.notify("before_last_end")
+        if self.tracker.passed:
             self.end_step()
         else:
             self.unfinished(lib.ENDED)
@@ -564,7 +565,7 @@ class Session(lib.HasState):
             except Exception as error:
                 self.failed(error, "the end of the watch")
         # They hold tensors of the last step.
-        self.listeners, self._told_listeners, self._hearers, self._hearers_of = [], [], {}, []
+        self.listeners, self._notified, self._hearers, self._hearers_of = [], [], {}, []
         self.places, self.scaler, self.values = None, None, None
         self.at_open, self.at_end = [], []
         self.saw_bad_number = self.is_inside = lambda: False  # type: ignore[method-assign]

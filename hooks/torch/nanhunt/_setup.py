@@ -13,7 +13,7 @@ from nanhunt import _library as lib
 from nanhunt._listener import Listener, RootCall
 from nanhunt._names import plain_module, plain_path
 from nanhunt._pytorch import is_autocast_on
-from nanhunt._tap.places import call_site, hear_frames
+from nanhunt._tap.places import call_site, set_frame_reporter
 from nanhunt._tap.source import lines_around
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ class SetupWatch(Listener):
     def __init__(self, session: Session) -> None:
         self.session = session
         self._backward = False  # under autocast: told
-        session.at_open.append(lambda: hear_frames(self._tell_frames))
-        session.at_end.append(lambda: hear_frames(None))
+        session.at_open.append(lambda: set_frame_reporter(self._report_frames))
+        session.at_end.append(lambda: set_frame_reporter(None))
 
-    def _tell_frames(self, site: str, frames: list[tuple[str, int, str]]) -> None:
+    def _report_frames(self, site: str, frames: list[tuple[str, int, str]]) -> None:
         recorder = self.session.recorder
         if recorder is None:
             return
@@ -75,7 +75,7 @@ class SetupWatch(Listener):
         own = [p for group in optimizer.param_groups for p in group["params"]]
         if not own or not names or any(p.grad is not None or id(p) in names for p in own):
             return
-        held = {id(p) for o in self.session.borders.alive for group in o.param_groups for p in group["params"]}
+        held = {id(p) for o in self.session.tracker.alive for group in o.param_groups for p in group["params"]}
         if any(p.grad is not None and id(p) not in held for p, _ in names.items_alive()):
             self.session.recorder.setup(self.session.step, lib.FOREIGN_PARAMETERS, site=call_site(),
                                         number=len(own), text=type(optimizer).__qualname__)

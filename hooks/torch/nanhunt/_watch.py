@@ -85,7 +85,7 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
         for text in _unwatchable(one):
             session.note(text)
     for its in optimizers:
-        session.borders.meet(its)
+        session.tracker.meet(its)
         session.number_of(its)
         _check_held(session, models, its)
     if optimizers:

@@ -49,6 +49,7 @@ class Between {
   std::int64_t phase_of(std::int64_t phase, const Plan& plan, const c10::IValue* result, Identities& identities,
                         const Copies& copies, Each&& each) {
     if (plan.scalar_read) return phase;
+    if (phase == NANHUNT_PHASE_CLIP && stage_ != Stage::kNone) of_gradients_ = true;  // their norm
     if (phase == NANHUNT_PHASE_LOSS && stage_ != Stage::kNone) return after_backward(plan, result, identities, each);
     // Another model was called with gradients off; the loss is against what it gave.
     if (phase == NANHUNT_PHASE_VALIDATION) return loss_ && learns(each) ? NANHUNT_PHASE_LOSS : phase;

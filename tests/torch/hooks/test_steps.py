@@ -87,7 +87,7 @@ def test_a_judge_that_is_frozen_at_first_joins_the_steps_that_are_counted(watch,
 
 
 def test_several_critics_are_steps_of_their_own_and_the_maker_comes_with_the_next(watch):
-    """That a maker follows cannot be known at the critic's boundary. Borders stay right otherwise."""
+    """That a maker follows cannot be known at the critic's boundary. StepTracker stay right otherwise."""
     loop = Loop(watch)
     for i in range(9):
         loop.judge_once()

@@ -42,7 +42,7 @@ def _hide(code: Any) -> None:
                 _hide(constant)
 
 
-def tell_dynamo(before: Callable[..., Any], now: Callable[..., Any]) -> None:
+def register_with_dynamo(before: Callable[..., Any], now: Callable[..., Any]) -> None:
     """What it compares torch.nn.Module.__call__ with."""
     for name in ("torch._dynamo.utils", "torch._dynamo.variables.nn_module"):
         known = sys.modules.get(name)

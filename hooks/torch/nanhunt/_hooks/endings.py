@@ -60,13 +60,13 @@ def said(kind: type[BaseException], value: BaseException | None) -> str:
         return kind.__name__
 
 
-def _tell(ending: int, message: Callable[[], str]) -> None:
+def _end_run(ending: int, message: Callable[[], str]) -> None:
     session = _session
     if session is None or session.dead or os.getpid() != session.pid or not session.hears():
         return
     try:
         words = message()[:_MOST]
-        if session.borders.passed:  # between two steps: the exception is told with the one that is over
+        if session.tracker.passed:  # between two steps: the exception is told with the one that is over
             session.end_step(message=words if ending == lib.BY_EXCEPTION else "")
         elif ending == lib.BY_EXCEPTION and not session.worked and session.recorder is not None:
             session.note(RAISED + words)
@@ -79,7 +79,7 @@ def _excepthook(kind: type[BaseException], value: BaseException, traceback: Any)
     global _interrupted
     hook = _hook or sys.__excepthook__  # telling may close the watch, and then ours is off
     _interrupted = kind is KeyboardInterrupt and sys._getframe().f_back is None  # Python itself calls
-    _tell(lib.BY_EXCEPTION, lambda: said(kind, value))
+    _end_run(lib.BY_EXCEPTION, lambda: said(kind, value))
     _stay_interrupted()
     return hook(kind, value, traceback)
 
@@ -99,7 +99,7 @@ def _sys_exit(*status: Any) -> Any:
     # A program may catch what this raises and go on: then the next forward begins another step.
     leave = _exit
     assert leave is not None
-    _tell(lib.BY_EXIT, lambda: f"sys.exit({', '.join(map(repr, status))})")
+    _end_run(lib.BY_EXIT, lambda: f"sys.exit({', '.join(map(repr, status))})")
     try:
         return leave(*status)
     except BaseException as ending:
@@ -114,7 +114,7 @@ def _os_exit(*status: Any, **named: Any) -> Any:
         session = _session
         if session is not None and not session.dead and os.getpid() == session.pid and session.hears():
             session.hurries = True  # whoever ends like this may do so because a device does not answer
-            _tell(lib.BY_EXIT, lambda: f"os._exit({', '.join(map(repr, (*status, *named.values())))})")
+            _end_run(lib.BY_EXIT, lambda: f"os._exit({', '.join(map(repr, (*status, *named.values())))})")
             session.close()
     finally:
         end(*status, **named)

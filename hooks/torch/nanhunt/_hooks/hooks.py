@@ -15,7 +15,7 @@ import torch
 
 from nanhunt import _library as lib
 from nanhunt._hooks import calls, endings
-from nanhunt._hooks.dynamo import hide_function, tell_dynamo
+from nanhunt._hooks.dynamo import hide_function, register_with_dynamo
 from nanhunt._hooks.frames import take_frames_off
 from nanhunt._hooks.functions import function_around
 from nanhunt._hooks.patches import Patches
@@ -100,7 +100,7 @@ def uninstall(session: Session) -> None:
     endings.uninstall()
     _patches.take_off()
     if not _patches.has(torch.nn.Module, "__call__"):
-        tell_dynamo(_module_called, _call_module)
+        register_with_dynamo(_module_called, _call_module)
 
 
 def _forget() -> None:
@@ -199,13 +199,13 @@ def _hears_call(session: Session, module: torch.nn.Module) -> bool:
 def _validate(session: Session, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call with gradients off: modules inside are part of it."""
     global _validated
-    session.tell("before_validated", module)
+    session.notify("before_validated", module)
     was, _follow.mode = _follow.mode, calls.STRAIGHT
     try:
         output = _call_module(module, *args, **kwargs)
     finally:
         _follow.mode, _validated = was, None
-    session.tell("on_validated", module, output)
+    session.notify("on_validated", module, output)
     return output
 
 
@@ -218,7 +218,7 @@ def _patch_modules() -> None:
     _patches.put(torch.nn.Module, "__call__", make)
     # Compiled calls begin inside of it, and tracing goes past it as it does past the original.
     hide_function(_module_called)
-    tell_dynamo(_call_module, _module_called)
+    register_with_dynamo(_call_module, _module_called)
 
 
 def _begin_root(session: Session, module: torch.nn.Module, args: tuple[Any, ...],
@@ -226,8 +226,8 @@ def _begin_root(session: Session, module: torch.nn.Module, args: tuple[Any, ...]
     """The call as one of a root; None where it is none."""
     global _root, _calls, _step_of_calls, _had_backward, _validated
     try:
-        if session.borders.unsure and not _in_backward:
-            session.borders.called.add(module)
+        if session.tracker.unsure and not _in_backward:
+            session.tracker.called.add(module)
         if _in_backward or not _trainable(module):
             return None
         function = "" if torch.is_grad_enabled() else function_around()
@@ -253,9 +253,9 @@ def _begin_root(session: Session, module: torch.nn.Module, args: tuple[Any, ...]
         _calls += 1
         session.state.phase = lib.FORWARD
         if id(module) not in session.met:
-            session.met.tell(module, True)
-            session.tell("on_root_met", call)
-        session.tell("on_root_enter", call)
+            session.met.set(module, True)
+            session.notify("on_root_met", call)
+        session.notify("on_root_enter", call)
         calls.look_into(session.places)
         return call
     except Exception as error:
@@ -271,7 +271,7 @@ def _root_left(session: Session, call: RootCall, output: Any) -> None:
     global _root
     _root, _follow.mode = None, calls.ASK
     if session.hears():
-        session.tell("on_root_exit", call, output)
+        session.notify("on_root_exit", call, output)
         session.state.phase = lib.LOSS
 
 
@@ -320,7 +320,7 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
     before, session.state.phase = session.state.phase, lib.BACKWARD
     if session.places is not None:
         session.places.begin_backward()
-    session.tell("before_backward", (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors),
+    session.notify("before_backward", (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors),
                  bound.get("grad_tensors"), bound)
     _in_backward += 1
     try:
@@ -334,7 +334,7 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
     finally:
         _in_backward -= 1
         _had_backward = True
-        session.tell("after_backward")
+        session.notify("after_backward")
         session.state.phase = before if before != lib.BACKWARD else lib.LOSS
 
 
@@ -372,7 +372,7 @@ def _grad(session: Session, original: Callable[..., Any], args: tuple[Any, ...],
     before, session.state.phase = session.state.phase, lib.BACKWARD
     if session.places is not None:
         session.places.begin_backward()
-    session.tell("before_grad", bound.get("outputs"), bound.get("inputs"), bound)
+    session.notify("before_grad", bound.get("outputs"), bound.get("inputs"), bound)
     result = None
     _in_backward += 1
     try:
@@ -380,7 +380,7 @@ def _grad(session: Session, original: Callable[..., Any], args: tuple[Any, ...],
         return result
     finally:
         _in_backward -= 1
-        session.tell("after_grad", result)
+        session.notify("after_grad", result)
         session.state.phase = before
 
 
@@ -410,7 +410,7 @@ def _scaler_step(session: Session, original: Callable[..., Any], args: tuple[Any
     scaler = args[0]
     optimizer = args[1] if len(args) > 1 else kwargs.get("optimizer")
     session.at_boundary(optimizer)
-    session.tell("before_scaler_step", scaler, optimizer)
+    session.notify("before_scaler_step", scaler, optimizer)
     _stepping += 1
     session.optimizer_ran = False
     before, session.state.phase = session.state.phase, lib.UNSCALE  # what it does before the optimizer runs
@@ -422,7 +422,7 @@ def _scaler_step(session: Session, original: Callable[..., Any], args: tuple[Any
         raise
     finally:
         _stepping -= 1
-        session.tell("after_scaler_step", scaler, optimizer, error)
+        session.notify("after_scaler_step", scaler, optimizer, error)
         session.state.phase = before
         if error is None:
             try:
@@ -445,7 +445,7 @@ _steps_of: dict[int, int] = {}
 def _optimizer_made(session: Session, original: Callable[..., Any], args: tuple[Any, ...],
                     kwargs: dict[str, Any]) -> Any:
     result = original(*args, **kwargs)
-    session.borders.meet(args[0])
+    session.tracker.meet(args[0])
     with modes_aside():
         session.open()  # what comes before the first forward is heard as well
     return result
@@ -481,7 +481,7 @@ def _reach_boundary(session: Session, optimizer: torch.optim.Optimizer) -> None:
     if not _stepping:
         session.at_boundary(optimizer)
     session.state.phase = lib.OPTIMIZER
-    session.tell("before_step", optimizer)
+    session.notify("before_step", optimizer)
 
 
 _in_closure = 0
@@ -526,7 +526,7 @@ def _after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Non
         return
     _steps_of.pop(id(optimizer), None)
     try:
-        session.tell("after_step", optimizer)
+        session.notify("after_step", optimizer)
         session.state.phase = lib.DATA
         if not _stepping:
             session.passed_boundary(optimizer, False, None)

@@ -31,7 +31,7 @@ _in_call: set[tuple[int, str]] = set()  # a derived method that calls the one it
 def in_phase(session: Session, phase: int, before: tuple[Any, ...],
               after: Callable[[Any, BaseException | None], tuple[Any, ...]], run: Callable[[], Any]) -> Any:
     was, session.state.phase = session.state.phase, phase
-    session.tell(*before)
+    session.notify(*before)
     result, error = None, None
     try:
         result = run()
@@ -40,7 +40,7 @@ def in_phase(session: Session, phase: int, before: tuple[Any, ...],
         error = raised
         raise
     finally:
-        session.tell(*after(result, error))
+        session.notify(*after(result, error))
         session.state.phase = was
 
 

@@ -26,7 +26,7 @@ def name_root(session: Session, module: torch.nn.Module) -> str:
         first = first_parameter(module)
         if first is not None and id(first) not in session.parameter_names:  # to() makes new ones on some devices
             for path, parameter in plain_module(module).named_parameters():
-                session.parameter_names.tell_new(parameter, plain_path(known[1], path))
+                session.parameter_names.set_new(parameter, plain_path(known[1], path))
         return known[1]
     name = session.given_name(module)
     if name is None:
@@ -35,7 +35,7 @@ def name_root(session: Session, module: torch.nn.Module) -> str:
         name = plain_path(_name_model(session, top) if given is None else given, path)
     session.roots[id(module)] = (weakref.ref(module), name)
     for path, parameter in plain_module(module).named_parameters():
-        session.parameter_names.tell_new(parameter, plain_path(name, path))
+        session.parameter_names.set_new(parameter, plain_path(name, path))
     return name
 
 
@@ -54,7 +54,7 @@ def _name_model(session: Session, top: torch.nn.Module) -> str:
             name = f"{base}{n}"
     session.models[id(top)] = (weakref.ref(top), name)
     for path, parameter in plain_module(top).named_parameters():
-        session.parameter_names.tell(parameter, plain_path(name, path))
+        session.parameter_names.set(parameter, plain_path(name, path))
     return name
 
 

@@ -183,14 +183,14 @@ class ScalerWatch(Listener):
         number = session.number_of(optimizer) if optimizer is not None else 0
         step, micro_batch = session.step, session.micro_batch
 
-        def tell() -> None:
+        def write() -> None:
             if state is not None and known is not None:
                 state.scale, state.tracker = known
-            self._tell(action, state, step, micro_batch, number, fields)
+            self._write(action, state, step, micro_batch, number, fields)
 
-        session.pending.later(tell)
+        session.pending.later(write)
 
-    def _tell(self, action: int, state: ScalerState | None, step: int, micro_batch: int, optimizer: int,
+    def _write(self, action: int, state: ScalerState | None, step: int, micro_batch: int, optimizer: int,
               fields: dict[str, Any]) -> None:
         session, recorder = self.session, self.session.recorder
         if recorder is None:
@@ -213,14 +213,14 @@ class ScalerWatch(Listener):
             known = self._read(scaler, state)
             step, micro_batch = self.session.step, self.session.micro_batch
 
-            def tell() -> None:
+            def write() -> None:
                 before = state.scale, state.tracker
                 state.scale, state.tracker = known
                 if before != known:  # load_state_dict, or a hand on its tensors
-                    self._tell(lib.SET, state, step, micro_batch, 0, {})
+                    self._write(lib.SET, state, step, micro_batch, 0, {})
 
             if self.session.open() is not None:
-                self.session.pending.later(tell)
+                self.session.pending.later(write)
         return state
 
     def _read(self, scaler: Any, state: ScalerState, why: str = "a scale that was set") -> _Numbers:
@@ -299,10 +299,10 @@ class ScalerWatch(Listener):
             return
         held = skipped
 
-        def tell() -> None:
+        def write() -> None:
             state.skipped = state.skipped or held
 
-        session.pending.later(tell)
+        session.pending.later(write)
         self._event(lib.SKIPPED if held else lib.STEPPED, scaler, optimizer, found_inf=int(held))
 
     def _fetch_flag(self, scaler: Any, optimizer: torch.optim.Optimizer, state: ScalerState) -> None:
@@ -316,13 +316,14 @@ class ScalerWatch(Listener):
             state.unread = True
             return
 
-        def tell() -> None:
+        def write() -> None:
             readings.take()
             held = any(flag > 0 for flag in readings.numbers)
             state.skipped, facts.skipped = state.skipped or held, facts.skipped or held
-            self._tell(lib.SKIPPED if held else lib.STEPPED, state, step, micro_batch, number, {"found_inf": int(held)})
+            self._write(lib.SKIPPED if held else lib.STEPPED, state, step, micro_batch, number,
+                        {"found_inf": int(held)})
 
-        session.pending.expect(readings.fetches, tell)
+        session.pending.expect(readings.fetches, write)
 
     def before_update(self, scaler: Any) -> None:
         if not getattr(scaler, "_enabled", True):
@@ -334,10 +335,10 @@ class ScalerWatch(Listener):
         if None not in known:  # also of optimizers that were unscaled and never stepped
             skipped = any(flag > 0 for flag in known if flag is not None)
 
-            def tell() -> None:
+            def write() -> None:
                 state.skipped = skipped
 
-            self.session.pending.later(tell)
+            self.session.pending.later(write)
             return
         unread = [flag for its in states if getattr(its.get("stage"), "name", "") != "STEPPED"
                   for flag in its.get("found_inf_per_device", {}).values()]
@@ -391,12 +392,12 @@ class ScalerWatch(Listener):
             if readings.send():
                 step, micro_batch = session.step, session.micro_batch
 
-                def tell() -> None:
+                def write() -> None:
                     readings.take()
-                    self._tell(lib.CLIPPED, None, step, micro_batch, 0,
+                    self._write(lib.CLIPPED, None, step, micro_batch, 0,
                                {"total_norm": readings.numbers[0], "max_norm": bound})
 
-                session.pending.expect(readings.fetches, tell)
+                session.pending.expect(readings.fetches, write)
                 return
         self._event(lib.CLIPPED, total_norm=0.0 if norm is None else norm, max_norm=bound)  # by value there is none
 

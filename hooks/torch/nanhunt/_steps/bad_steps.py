@@ -128,7 +128,7 @@ class BadSteps:
         self.session.mode = StepMode.KEPT
         if self.session.tap is not None and self.session.state.held:
             self.session.tap.hand_over()
-            self.session.tell("on_kept")
+            self.session.notify("on_kept")
 
     def _write_norms(self) -> None:
         recorder = self.session.recorder

@@ -166,7 +166,7 @@ class Live(Listener):
             # On a device the tap does not know what is finite: the recorder reads there.
             if self._is_full() or accelerator():
                 tap.hand_over()
-            session.tell("on_hold")
+            session.notify("on_hold")
             tap.on()  # from here on: what comes before the first call of a root is part of the step
         else:
             tap.keep(0)
@@ -199,7 +199,7 @@ class Live(Listener):
         wanted = session.mode is StepMode.KEPT or session.state.bad_copy or self.is_shown()
         if wanted and session.tap is not None and session.state.held:
             session.tap.hand_over()
-            session.tell("on_kept")
+            session.notify("on_kept")
 
     def on_step_recorded(self, step: int) -> None:
         session, recorder = self.session, self.session.recorder

@@ -100,7 +100,7 @@ class StepWatch(Listener):
     def before_backward(self, tensors: Sequence[_Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:
         if not self._backwards:
             self._read_older()
-            if not self._sound_at_first and not self.session.borders.alive:
+            if not self._sound_at_first and not self.session.tracker.alive:
                 paths, _, bad = self._reader.gradients(self.parameters(), weights=True)
                 self._sound_at_first = set(paths) - set(bad)
         self._backwards += 1

@@ -35,7 +35,7 @@ class LastingWatch(Listener):
             self.on_graph()
         if call.index == 0 and self.session.tap is not None:
             if self._compares():
-                self._tell(self.values.tensors_of_root(call.module, call.name).plain, _LOOK)
+                self._pass_on(self.values.tensors_of_root(call.module, call.name).plain, _LOOK)
             self.session.tap.look_at_copies()
 
     def _compares(self) -> bool:
@@ -48,22 +48,22 @@ class LastingWatch(Listener):
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         if self.session.tap is not None and self._compares():
-            self._tell(self.values.tensors_of(optimizer).plain, _LOOK)
+            self._pass_on(self.values.tensors_of(optimizer).plain, _LOOK)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         tap = self.session.tap
         if tap is not None and not tap.library.hears_python() and self.values.tensors_of(optimizer).sharded:
             tap.were_written(self.values.tensors_of(optimizer).owned)  # in ops on a subclass, which were not heard
         if self.session.tap is not None and self._is_due(self.session.step + 1):
-            self._tell(self.values.tensors_of(optimizer).plain, _WRITTEN)
+            self._pass_on(self.values.tensors_of(optimizer).plain, _WRITTEN)
 
     def on_root_exit(self, call: Any, output: Any) -> None:
         if self.session.tap is not None and self._compares():
-            self._tell(self.values.tensors_of_root(call.module, call.name).buffers, _WRITTEN)
+            self._pass_on(self.values.tensors_of_root(call.module, call.name).buffers, _WRITTEN)
 
     def before_backward(self, tensors: Any, gradients: Any, kwargs: dict[str, Any]) -> None:
         if self.session.leaves and self._compares():
-            self._tell(self._leaves(), _LOOK)
+            self._pass_on(self._leaves(), _LOOK)
 
     def before_last_end(self) -> None:
         """What was written past PyTorch after the last op that was heard is read by nobody else. At level live
@@ -72,12 +72,12 @@ class LastingWatch(Listener):
         if session.tap is None or session.options.level != "ops":
             return
         for optimizer in session._keep:
-            self._tell(values.tensors_of(optimizer).plain, _LOOK)
+            self._pass_on(values.tensors_of(optimizer).plain, _LOOK)
         for reference, name in list(session.roots.values()):
             root = reference()
             if root is not None:
-                self._tell(values.tensors_of_root(root, name).plain, _LOOK)
-        self._tell(self._leaves(), _LOOK)
+                self._pass_on(values.tensors_of_root(root, name).plain, _LOOK)
+        self._pass_on(self._leaves(), _LOOK)
         session.tap.look_at_copies()
 
     def _leaves(self) -> Named:
@@ -96,7 +96,7 @@ class LastingWatch(Listener):
         if tap is not None and tap.known_word(storage._cdata):
             tap.written(storage._cdata)
 
-    def _tell(self, tensors: Named, how: int) -> None:
+    def _pass_on(self, tensors: Named, how: int) -> None:
         tap, recorder = self.session.tap, self.session.recorder
         if tap is None or recorder is None or not tensors.count:
             return
@@ -117,10 +117,10 @@ def _storage_resized(session: Session, original: Callable[..., Any], args: Any, 
     before = args[0].nbytes()
     result = original(*args, **kwargs)
     if before == 0 or args[0].nbytes() < before:  # one that only grows keeps what it holds
-        session.tell("on_resized", args[0])
+        session.notify("on_resized", args[0])
     return result
 
 
 def _graph_replayed(session: Session, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    session.tell("on_graph")
+    session.notify("on_graph")
     return original(*args, **kwargs)

@@ -13,12 +13,12 @@ import torch
 from nanhunt import _library as lib
 from nanhunt._device_reader import Readings
 from nanhunt._hooks.scaler import read
-from nanhunt._known import Known
 from nanhunt._listener import Listener, RootCall
 from nanhunt._nested import tensors_in
 from nanhunt._pytorch import no_torch_function
 from nanhunt._tap.plain import local
 from nanhunt._tap.tap_library import unheard
+from nanhunt._weak_id_dict import WeakIdDict
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Marks(Listener):
     def __init__(self, session: Session, values: Values) -> None:
         self.session, self.values = session, values
-        self._known: Known[bool] = Known()  # roots whose parameters and buffers were marked
+        self._known: WeakIdDict[bool] = WeakIdDict()  # roots whose parameters and buffers were marked
 
     def on_hold(self) -> None:
         self._known.clear()
@@ -45,7 +45,7 @@ class Marks(Listener):
 
     def on_root_enter(self, call: RootCall) -> None:
         if id(call.module) not in self._known and self.session.tap is not None:
-            self._known.tell(call.module, True)
+            self._known.set(call.module, True)
             tensors = self.values.tensors_of_root(call.module, call.name)
             self.session.tap.mark_set(tensors.marked, tensors.kinds)
         with no_torch_function():  # a subclass of the user's is not asked
@@ -74,21 +74,21 @@ class Marks(Listener):
         session, scale = self.session, self.session.last_scale
         facts = session.facts
 
-        def told(number: float | None) -> None:
+        def take(number: float | None) -> None:
             if number is not None and scale > 0:
                 facts.loss = number / scale
 
         if t.is_cpu or not self._is_read_there(t):
-            told(read(t))  # where tensors are waited for anyway
+            take(read(t))  # where tensors are waited for anyway
             return
         readings = Readings(session)
         readings.number(t)
         if readings.send():
-            def tell() -> None:
+            def finish() -> None:
                 readings.take()
-                told(readings.numbers[0])
+                take(readings.numbers[0])
 
-            session.pending.expect(readings.fetches, tell)
+            session.pending.expect(readings.fetches, finish)
 
     def _is_read_there(self, t: torch.Tensor) -> bool:
         value = self.values.describe(t)

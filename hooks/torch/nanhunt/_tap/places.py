@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nanhunt._known import Known
 from nanhunt._names import plain_module, plain_path
 from nanhunt._tap.sites import MET, THEIRS, file_name
 from nanhunt._tap.tap import LOSS
+from nanhunt._weak_id_dict import WeakIdDict
 
 if TYPE_CHECKING:
     from nanhunt._listener import RootCall
@@ -25,8 +25,8 @@ class Places:
 
     def __init__(self, tap: Tap) -> None:
         self._tap = tap
-        self.names: Known[int] = Known()     # of modules of all roots: the numbers of their paths
-        self._roots: Known[str] = Known()
+        self.names: WeakIdDict[int] = WeakIdDict()     # of modules of all roots: the numbers of their paths
+        self._roots: WeakIdDict[str] = WeakIdDict()
         self._enter, self._exit = tap.library.enter, tap.library.exit
 
     @property
@@ -35,12 +35,12 @@ class Places:
 
     def enter_root(self, call: RootCall) -> None:
         if id(call.module) not in self._roots:
-            self._roots.tell(call.module, call.name)
+            self._roots.set(call.module, call.name)
             inner = plain_module(call.module)
             for name, module in inner.named_modules():
                 path = plain_path(call.name, name) or type(inner).__name__
-                self.names.tell_new(module, self._tap.text(path))
-            self.names.tell_new(call.module, self.names[id(inner)])
+                self.names.set_new(module, self._tap.text(path))
+            self.names.set_new(call.module, self.names[id(inner)])
         self._tap.enter_root(self.names[id(call.module)])
 
     def exit_root(self) -> None:
@@ -71,24 +71,24 @@ def call_site(depth: int = 2) -> str:
         name = known[1] if known is not None else file_name(file)
         if name:
             site = f"{name}:{frame.f_lineno}"
-            if tell_frames is not None and site not in _told:
-                _told.add(site)
-                tell_frames(site, _frames_above(frame))
+            if report_frames is not None and site not in _reported:
+                _reported.add(site)
+                report_frames(site, _frames_above(frame))
             return site
         frame = frame.f_back
     return ""
 
 
 # Whom the frames above a call site are told, the first time; None: nobody.
-tell_frames: Callable[[str, list[tuple[str, int, str]]], None] | None = None
-_told: set[str] = set()
+report_frames: Callable[[str, list[tuple[str, int, str]]], None] | None = None
+_reported: set[str] = set()
 _MOST_FRAMES = 8
 
 
-def hear_frames(tell: Callable[[str, list[tuple[str, int, str]]], None] | None) -> None:
-    global tell_frames
-    tell_frames = tell
-    _told.clear()
+def set_frame_reporter(report: Callable[[str, list[tuple[str, int, str]]], None] | None) -> None:
+    global report_frames
+    report_frames = report
+    _reported.clear()
 
 
 def _frames_above(frame: Any) -> list[tuple[str, int, str]]:

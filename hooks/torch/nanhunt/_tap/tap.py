@@ -94,7 +94,7 @@ class Tap:
         if self.handle:
             self.off()
             handle, self.handle = self.handle, None
-            self.tell_notes(handle)
+            self.write_notes(handle)
             self._recorder.refused += int(self.library.refused(handle))
             self.library.free(handle)
 
@@ -233,7 +233,7 @@ class Tap:
         """Tells what has ended: collectives, storages. How many collectives have not."""
         return int(self.library.settle(self.handle, forget))
 
-    def tell_notes(self, handle: Any = None) -> None:
+    def write_notes(self, handle: Any = None) -> None:
         note = self._session.note
         take = TakeNote(lambda text, count: note(text.decode("utf-8", "replace"), count))
         self.library.notes(handle or self.handle, take)

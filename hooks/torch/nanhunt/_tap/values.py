@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nanhunt._known import Known
 from nanhunt._pytorch import no_torch_function
 from nanhunt._tap.lasting_tensors import ModuleTensors, OptimizerTensors
 from nanhunt._tap.plain import DTYPES, PLAIN
 from nanhunt._tap.tap import NO_TAP, Quad, Tap
 from nanhunt._tap.tap_build import TapMissing
+from nanhunt._weak_id_dict import WeakIdDict
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -38,7 +38,7 @@ class Values:
         self._of_optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, OptimizerTensors] = (
             weakref.WeakKeyDictionary())
         self._looked_at: OptimizerTensors | None = None  # since the last moment at which they may have become others
-        self._of_roots: Known[ModuleTensors] = Known()
+        self._of_roots: WeakIdDict[ModuleTensors] = WeakIdDict()
 
     @property
     def tap(self) -> Tap | None:
@@ -76,7 +76,7 @@ class Values:
         known = self._of_roots.get(id(root))
         if known is None or not known.is_current(root):
             known = ModuleTensors(self.session, tap, root, name)
-            self._of_roots.tell(root, known)
+            self._of_roots.set(root, known)
         return known
 
     def forget_optimizer(self) -> None:

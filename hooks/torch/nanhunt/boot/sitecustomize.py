@@ -13,7 +13,7 @@ _PACKAGE = os.path.dirname(_BOOT)
 _MAX_LOG_BYTES = 65536
 
 
-def _tell(line):
+def _say(line):
     """One line to `nanhunt run`, which says with it why nothing was recorded. It may not be there any more."""
     try:
         log = os.open(os.environ["NANHUNT_BOOT_LOG"], os.O_WRONLY | os.O_APPEND)
@@ -47,16 +47,16 @@ def _own_package():
 def _attach():
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
-    _tell("torch")
+    _say("torch")
     try:
         _own_package()
         import nanhunt._attach
 
         nanhunt._attach.attach_from_environment()
-        _tell("attached")
+        _say("attached")
     except Exception as error:  # the run must not notice
         kind = type(error).__name__
-        _tell("failed " + ("{}" if kind == "UnsupportedPyTorch" else kind + ": {}").format(error))
+        _say("failed " + ("{}" if kind == "UnsupportedPyTorch" else kind + ": {}").format(error))
 
 
 class _TorchFinder:
@@ -90,7 +90,7 @@ def _attach_after(loader):
     try:
         loader.exec_module = exec_module
     except AttributeError:
-        _tell("failed the loader of torch, {}, cannot be watched".format(type(loader).__name__))
+        _say("failed the loader of torch, {}, cannot be watched".format(type(loader).__name__))
 
 
 def _run_hidden():
@@ -109,7 +109,7 @@ _finder = _TorchFinder()
 # What is left of PYTHONPATH is what the user made it.
 sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != _BOOT]
 if os.environ.get("NANHUNT_RUN_DIR"):
-    _tell("started")
+    _say("started")
     sys.meta_path.insert(0, _finder)
     if "torch" in sys.modules:  # a .pth file imported it
         _attach()

@@ -33,7 +33,7 @@ def assert_finite(tree: Any, name: str = "") -> None:
     import torch
 
     found = ((path, _plain(t)) for path, t in _tensors(tree, name) if _may_be_bad(t))
-    bad = [_told(path, t) for path, t in found if not bool(torch.isfinite(t).all())]
+    bad = [_described(path, t) for path, t in found if not bool(torch.isfinite(t).all())]
     if bad:
         pytest.fail("not finite: " + "; ".join(bad))
 
@@ -72,7 +72,7 @@ def _plain(t: Any) -> Any:
     return torch.view_as_real(t) if t.is_complex() else t
 
 
-def _told(path: str, t: Any) -> str:
+def _described(path: str, t: Any) -> str:
     import torch
 
     counts = [("NaN", t.isnan()), ("Inf", t.isposinf()), ("-Inf", t.isneginf())]

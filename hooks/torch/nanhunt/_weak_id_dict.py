@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Known(dict[int, T]):
+class WeakIdDict(dict[int, T]):
     """By id(object). An entry ends with its object, for a dead one's id is soon another's. Reading costs what a dict
     costs. Identity, not equality: a module may define what it likes."""
 
@@ -17,17 +17,17 @@ class Known(dict[int, T]):
         self.changes = 0  # how often entries came or went
         self._alive: dict[int, weakref.ref[Any]] = {}
 
-    def tell(self, thing: Any, what: T) -> None:
+    def set(self, thing: Any, what: T) -> None:
         key = id(thing)
         if key not in self._alive:
             self._alive[key] = weakref.ref(thing, lambda _: self._ended(key))
         self[key] = what
         self.changes += 1
 
-    def tell_new(self, thing: Any, what: T) -> None:
+    def set_new(self, thing: Any, what: T) -> None:
         """Only where nothing is known of it yet."""
         if id(thing) not in self:
-            self.tell(thing, what)
+            self.set(thing, what)
 
     def items_alive(self) -> list[tuple[Any, T]]:
         found = [(alive(), self.get(key)) for key, alive in list(self._alive.items())]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class Borders:
+class StepTracker:
     def __init__(self) -> None:
         self.alive: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # optimizers that were made
         # By id, in the order of their boundaries: of this step, of the last one, and of the one before that.
