@@ -57,14 +57,14 @@ class Collectives {
         if (const auto quad = rows_.describer.describe(t, true)) put(shares, *quad);
       });
     }
-    tell(call, UINT64_MAX, shares);
+    report(call, UINT64_MAX, shares);
     rows_.describer.release_hosts();
     return call;
   }
 
   void after(Plan& plan, Given& given, const c10::Stack& stack, std::optional<Call> call, std::int64_t site) {
     if (plan.waits) {
-      tell_finished(&plan, given.args);
+      report_finished(&plan, given.args);
       return;
     }
     Pending one{&plan, std::move(given), {stack.end() - static_cast<std::ptrdiff_t>(plan.returns), stack.end()},
@@ -77,7 +77,7 @@ class Collectives {
         if (state_->phase == NANHUNT_PHASE_LOSS) rows_.between.on_exchange(t, rows_.describer.identities);
       });
     pending_.push_back(std::move(one));
-    tell_finished(nullptr, {});
+    report_finished(nullptr, {});
   }
 
   // Whether an op that is about to run is the backend's own, by which it brings a result where it is waited for: a copy of
@@ -94,8 +94,8 @@ class Collectives {
   }
 
   // Somebody is about to read this: what brought it has ended.
-  void tell_before_reading(const at::Tensor& t) {
-    if (waiting() && t.defined()) tell_finished(&kReads, c10::IValue(t));
+  void report_before_reading(const at::Tensor& t) {
+    if (waiting() && t.defined()) report_finished(&kReads, c10::IValue(t));
   }
 
   bool waiting() const { return !pending_.empty(); }
@@ -103,7 +103,7 @@ class Collectives {
   void forget() { pending_.clear(); }
 
   // Rows of the collectives that have ended. `plan`, `args`: of the op that is about to run.
-  void tell_finished(const Plan* plan, c10::ArrayRef<c10::IValue> args) {
+  void report_finished(const Plan* plan, c10::ArrayRef<c10::IValue> args) {
     const bool waited = plan != nullptr && plan->waits && !args.empty() && args[0].isTensor();
     std::set<const void*> read;
     if (plan != nullptr && !plan->collective)
@@ -124,7 +124,7 @@ class Collectives {
       const std::uint64_t first = to_.next_seq(to_.self);
       rows_.simple(*done.plan, given, done.results, &done.where);
       const std::uint64_t end = to_.next_seq(to_.self);
-      if (done.call) tell(*done.call, end == first ? UINT64_MAX : end - 1, {});  // a barrier has no row
+      if (done.call) report(*done.call, end == first ? UINT64_MAX : end - 1, {});  // a barrier has no row
       rows_.describer.release_hosts();
     }
   }
@@ -245,7 +245,7 @@ class Collectives {
     return given;
   }
 
-  void tell(const Call& call, std::uint64_t seq, const Words& shares) {
+  void report(const Call& call, std::uint64_t seq, const Words& shares) {
     rows_.held.hand_over();
     nanhunt_collective row{};
     row.struct_size = sizeof row;

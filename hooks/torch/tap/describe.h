@@ -171,18 +171,18 @@ class Describer {
       if (layout.type == type && sizes == c10::IntArrayRef(layout.sizes) && strides == c10::IntArrayRef(layout.strides))
         return layout.number;
     Layout layout{type, sizes.vec(), strides.vec(), -1};
-    std::vector<std::int64_t> told_sizes = layout.sizes, told_strides = layout.strides;
+    std::vector<std::int64_t> its_sizes = layout.sizes, its_strides = layout.strides;
     std::int32_t told = dtype;
     if (pairs) {  // of real numbers
       told = type == at::kComplexFloat ? NANHUNT_F32 : NANHUNT_F64;
-      told_sizes.push_back(2);
-      for (std::int64_t& stride : told_strides) stride *= 2;
-      told_strides.push_back(1);
+      its_sizes.push_back(2);
+      for (std::int64_t& stride : its_strides) stride *= 2;
+      its_strides.push_back(1);
     } else if (told < 0) {
       told = NANHUNT_I64;  // other integers: never bad; described without data
     }
-    layout.number = to_.layout(to_.self, told, static_cast<std::int32_t>(told_sizes.size()), told_sizes.data(),
-                               told_strides.data());
+    layout.number = to_.layout(to_.self, told, static_cast<std::int32_t>(its_sizes.size()), its_sizes.data(),
+                               its_strides.data());
     const std::int64_t number = layout.number;
     if (number >= 0) alike.push_back(std::move(layout));
     return number;

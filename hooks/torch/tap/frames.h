@@ -73,7 +73,7 @@ class Frames {
     {
       const std::lock_guard lock(mutex_);
       site = std::max<std::int64_t>(0, to_.text(to_.self, found.text.c_str()));
-      if (!above.empty()) sources_.tell(found.text, above);
+      if (!above.empty()) sources_.report(found.text, above);
       new_site_ = names_[site] = found.text;
     }
     held = ensure_();

@@ -54,7 +54,7 @@ class Lasting {
         }
       } else if (before.checksum != now.checksum && (now.bad || Births::is_gross(before.amax, now.amax))) {
         state_->bad_copy = 1;
-        rows_.held.tell_changed(now.tensor, before.step);
+        rows_.held.report_changed(now.tensor, before.step);
       } else if (before.checksum != now.checksum) {
         // Through NumPy, or a memory error: PyTorch's users do the first on purpose, so what stays as large is no finding.
         written(now);

@@ -47,7 +47,7 @@ struct Tap {
   }
   // After an op at which badness began.
   void keep_after(Plan& plan, Given& given, const c10::Stack& stack) {
-    const std::uint64_t first = rows.held.first_told();
+    const std::uint64_t first = rows.held.first_reported();
     kept.keep(plan, plan.writes || plan.collective ? given.saved.take(plan, given.args) : given.args, stack, first, to.next_seq(to.self) - first);
     plan.armed |= 1u << static_cast<unsigned>(state->phase);
     if (rows.held.ring.is_held()) ++state->births;

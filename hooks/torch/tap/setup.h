@@ -31,8 +31,8 @@ class Setup {
       setup.site = site.c_str();
       setup.dtype = format == at::kHalf ? NANHUNT_F16 : NANHUNT_BF16;
       const std::uint32_t bit = 1u << static_cast<unsigned>(setup.dtype);
-      if ((told_ & bit) != 0) continue;
-      told_ |= bit;
+      if ((reported_ & bit) != 0) continue;
+      reported_ |= bit;
       (void)to_.setup(to_.self, &setup);
     }
   }
@@ -40,7 +40,7 @@ class Setup {
  private:
   const Recording& to_;
   State*& state_;
-  std::uint32_t told_ = 0;  // formats
+  std::uint32_t reported_ = 0;  // formats
 };
 
 }  // namespace nanhunt::tap

@@ -26,7 +26,7 @@ class Sources {
 
   // Python's lock is held. True: it is told of now, and never again.
   bool claim(const std::string& site) {
-    return to_.frame != nullptr && told_.size() < kMaxSites && told_.insert(site).second;
+    return to_.frame != nullptr && reported_.size() < kMaxSites && reported_.insert(site).second;
   }
   // The same: its files are asked for.
   void read(SourceFrame& frame) const {
@@ -37,7 +37,7 @@ class Sources {
     frame.code = text;
   }
   // The tap's mutex is held: this goes to the recorder.
-  void tell(const std::string& site, const std::vector<SourceFrame>& frames) const {
+  void report(const std::string& site, const std::vector<SourceFrame>& frames) const {
     std::uint32_t depth = 0;
     for (const SourceFrame& one : frames) {
       nanhunt_frame frame{};
@@ -56,7 +56,7 @@ class Sources {
  private:
   static constexpr std::size_t kMaxCode = 4096;
   const Recording& to_;
-  std::unordered_set<std::string> told_;
+  std::unordered_set<std::string> reported_;
 };
 
 }  // namespace nanhunt::tap

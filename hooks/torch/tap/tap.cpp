@@ -55,7 +55,7 @@ void watch(Tap& tap, const Below& below, c10::Stack* stack) {
         if (tap.collectives.waiting() && !plan->waits) {
           const auto args = last(plan->args.size());
           own = tap.collectives.is_own(*plan, args);
-          if (!own) tap.collectives.tell_finished(plan, args);  // before this op can change what a collective brought
+          if (!own) tap.collectives.report_finished(plan, args);  // before this op can change what a collective brought
         }
         Given& given = *borrowed.emplace().get();
         if (!own) tap.rows.before(*plan, *stack, given);
@@ -96,7 +96,7 @@ void watch(Tap& tap, const Below& below, c10::Stack* stack) {
       const bool kernels = ticket != 0;
       Given& given = *borrowed->get();
       if (kernels) tap.to.kernels_push_own(tap.to.self);
-      if (kernels || tap.kept.on()) tap.rows.held.begin_told();
+      if (kernels || tap.kept.on()) tap.rows.held.begin_reported();
       if (plan->collective) {
         tap.collectives.after(*plan, given, *stack, std::move(call), site);
       } else {
@@ -110,7 +110,7 @@ void watch(Tap& tap, const Below& below, c10::Stack* stack) {
       if (tap.kept.on() && tap.rows.held.began()) tap.keep_after(*plan, given, *stack);
       if (kernels) {
         // The row of a collective comes when it has ended: what came now may be that of another one.
-        const std::uint64_t first = tap.rows.held.first_told();
+        const std::uint64_t first = tap.rows.held.first_reported();
         const bool has_row = !plan->collective && tap.to.next_seq(tap.to.self) != first;
         tap.to.kernels_pop_own(tap.to.self);
         tap.to.kernels_pop(tap.to.self, ticket, has_row ? first : UINT64_MAX, static_cast<std::uint32_t>(tap.state->step));
@@ -135,7 +135,7 @@ void heard(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* 
 
 // A mark's row goes to the end of `words`.
 void mark(Tap& tap, const at::Tensor& t, std::int64_t kind, std::int64_t text, Words& words) {
-  tap.collectives.tell_before_reading(t);
+  tap.collectives.report_before_reading(t);
   const auto quad = tap.rows.describer.describe(t, true);
   if (!quad) return;
   if (kind <= NANHUNT_STATE) tap.rows.held.look_at_mark(t, *quad);
@@ -397,7 +397,7 @@ NANHUNT_TAP std::int32_t nanhunt_tap_describe(void* tap, std::int64_t tensor, st
   return guarded(static_cast<Tap*>(tap), 0, "a tensor", [&] {
     const auto quad = static_cast<Tap*>(tap)->rows.describer.describe(tensor_at(tensor), with_data != 0);
     if (!quad) return 0;
-    static_cast<Tap*>(tap)->rows.held.ring.note_told();  // Python may tell the recorder of it
+    static_cast<Tap*>(tap)->rows.held.ring.note_reported();  // Python may tell the recorder of it
     words[0] = quad->data, words[1] = quad->word, words[2] = quad->offset, words[3] = quad->layout;
     return 1;
   });
@@ -436,10 +436,10 @@ NANHUNT_TAP std::int64_t nanhunt_tap_as_of(void* tap, std::int64_t storage, std:
 NANHUNT_TAP std::int64_t nanhunt_tap_settle(void* tap, std::int32_t forget) {
   return guarded(static_cast<Tap*>(tap), std::int64_t{0}, "the end of a step", [&] {
     Tap& t = *static_cast<Tap*>(tap);
-    t.collectives.tell_finished(nullptr, {});
+    t.collectives.report_finished(nullptr, {});
     const auto pending = static_cast<std::int64_t>(t.collectives.pending());
     if (forget != 0) t.collectives.forget();
-    if (forget != 0 || !t.rows.held.ring.keeps() || t.rows.describer.identities.is_sweep_due()) t.rows.tell_dead();
+    if (forget != 0 || !t.rows.held.ring.keeps() || t.rows.describer.identities.is_sweep_due()) t.rows.report_ended();
     return pending;
   });
 }

@@ -300,3 +300,31 @@ def test_a_program_that_writes_its_gradients_only_from_a_late_step_on(write, gua
     assert said.status == "fault" and said.first["step"] == bad, said.show()
     assert said.first["op"] == op, said.show()
     assert_silent(run(guarded, (bad,) if guarded is not write else ()), tmp_path, level, steps=LATER + 2)
+
+
+def skipping(bad_step):
+    """Gradients are cleared after the forward, and a step whose norm is not finite is skipped."""
+
+    def build():
+        model = Net()
+        opt = torch.optim.SGD(model.parameters(), lr=1e-2)
+
+        def step(i):
+            x, y = data()
+            out = model(x)
+            opt.zero_grad()
+            loss = F.cross_entropy(out, y)
+            (loss + torch.log(out.sum() * 0) if i == bad_step else loss).backward()
+            if torch.isfinite(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)):
+                opt.step()
+
+        return step, model, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_step_that_the_program_skips_for_its_gradients_norm_is_a_warning(level, tmp_path):
+    said = told(skipping(3), tmp_path / "bad", level)
+    assert said.status == "warning" and said.first["op"] == "aten::log" and said.first["step"] == 3, said.show()
+    assert_silent(skipping(None), tmp_path / "mended", level)

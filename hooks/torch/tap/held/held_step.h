@@ -51,20 +51,20 @@ class HeldStep {
   }
 
   // Contents are others than in step `since`, and nobody was heard to write them.
-  void tell_changed(const at::Tensor& t, std::int64_t since) {
+  void report_changed(const at::Tensor& t, std::int64_t since) {
     const auto quad = describer_.describe(t, true);
     if (!quad) return;
     note_bad(Words{quad->word});
-    tell_changed(*quad, since);
+    report_changed(*quad, since);
   }
 
   // The rows of an op are about to be told.
-  void begin_told() {
+  void begin_reported() {
     if (ring.keeps()) return;
-    first_told_ = to_.next_seq(to_.self);
+    first_reported_ = to_.next_seq(to_.self);
     origins_ = to_.origins(to_.self);
   }
-  std::uint64_t first_told() const { return first_told_; }
+  std::uint64_t first_reported() const { return first_reported_; }
   // Badness began in one of them. Where rows stay here nobody has read them.
   bool began() const { return !ring.keeps() && to_.origins(to_.self) != origins_; }
 
@@ -123,7 +123,7 @@ class HeldStep {
   }
 
  private:
-  void tell_changed(const Quad& quad, std::int64_t since) {
+  void report_changed(const Quad& quad, std::int64_t since) {
     Words words;
     put(words, quad);
     quad.identity->looked_at = -1;
@@ -184,7 +184,7 @@ class HeldStep {
     hand_over(changed);
     for (const at::Tensor& one : found)
       if (const auto quad = describer_.describe(one, true); quad && quad->identity->step < state_->step)
-        tell_changed(*quad, quad->identity->step);
+        report_changed(*quad, quad->identity->step);
   }
   void hand_over(const Words& changed) {
     state_->held = 0;
@@ -192,7 +192,7 @@ class HeldStep {
     const Words marks = ring.take_marks(describer_, changed);
     if (!ring.hand_over(describer_.identities, to_, marks, stand_ins_, changed)) ++refused_;
     stand_ins_.clear();
-    begin_told();
+    begin_reported();
   }
 
   // The copy of what was written over, `now` one tensor of the argument.
@@ -221,7 +221,7 @@ class HeldStep {
   std::vector<WeakTensor> parameters_;
   std::vector<StepRing::StandIn> stand_ins_;
   std::vector<const at::Tensor*> bad_;
-  std::uint64_t first_told_ = 0, origins_ = 0;  // of the recorder, before the rows of the op at hand
+  std::uint64_t first_reported_ = 0, origins_ = 0;  // of the recorder, before the rows of the op at hand
 };
 
 }  // namespace nanhunt::tap

@@ -17,7 +17,7 @@ NANHUNT_TAP void nanhunt_tap_hold(void* tap, std::int32_t action, std::int64_t m
     Tap& t = *static_cast<Tap*>(tap);
     Rows& rows = t.rows;
     gone = rows.held.ring.take_alive();
-    const auto tell = [&] {
+    const auto report = [&] {
       if (t.to.hold != nullptr && t.to.hold(t.to.self, action) != NANHUNT_OK) ++rows.refused;
     };
     if (action == NANHUNT_HOLD) {
@@ -31,7 +31,7 @@ NANHUNT_TAP void nanhunt_tap_hold(void* tap, std::int32_t action, std::int64_t m
     } else if (action == NANHUNT_KEEP) {
       if (!rows.held.ring.is_held()) return 0;
       rows.held.hand_over();
-      tell();
+      report();
       rows.held.ring.end();
     } else {
       t.state->held = 0;
@@ -39,7 +39,7 @@ NANHUNT_TAP void nanhunt_tap_hold(void* tap, std::int32_t action, std::int64_t m
       if (rows.held.ring.keeps()) {
         if (!rows.held.ring.forget(t.to)) ++rows.refused;
       } else if (rows.held.ring.is_handed_over()) {
-        tell();
+        report();
         rows.held.births.end_healthy_step();
         rows.held.ring.end();
       }

@@ -48,7 +48,7 @@ class StepRing {
   // Whether contents are of a storage that was known before the step.
   bool is_older(std::int64_t word) const { return word >> kVersionBits <= last_before_; }
   // What a row names from here on the recorder may know.
-  void note_told() { told_up_to_ = last_storage_number(); }
+  void note_reported() { reported_up_to_ = last_storage_number(); }
 
   // An op's row goes to the end of words(), then this is called with how many words there were before, and how many
   Words& words() { return words_; }
@@ -61,7 +61,7 @@ class StepRing {
   void append(const Words& rows, Notes& notes) {
     for (std::size_t at = 0; at < rows.size();) {
       const std::size_t size = size_of(rows[at]);
-      if (rows[at] == NANHUNT_ROW_RELEASE && rows[at + 1] <= told_up_to_) ended_.push_back(rows[at + 1]);
+      if (rows[at] == NANHUNT_ROW_RELEASE && rows[at + 1] <= reported_up_to_) ended_.push_back(rows[at + 1]);
       const std::size_t begin = words_.size();
       words_.insert(words_.end(), rows.begin() + static_cast<std::ptrdiff_t>(at),
                     rows.begin() + static_cast<std::ptrdiff_t>(at + size));
@@ -166,7 +166,7 @@ class StepRing {
       first = last;
     }
     clear();
-    note_told();
+    note_reported();
     return taken;
   }
 
@@ -270,7 +270,7 @@ class StepRing {
   std::vector<c10::Storage> alive_;
   std::int64_t alive_bytes_ = 0;
   std::int64_t last_before_ = 0;     // the last storage that had a number when the step began
-  std::int64_t told_up_to_ = 0;      // a storage with a higher number the recorder does not know
+  std::int64_t reported_up_to_ = 0;      // a storage with a higher number the recorder does not know
 };
 
 }  // namespace nanhunt::tap

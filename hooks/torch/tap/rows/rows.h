@@ -125,7 +125,7 @@ class Rows {
       simple(plan, given, stack);
     }
     describer.release_hosts();
-    if (describer.identities.is_sweep_due()) tell_dead();
+    if (describer.identities.is_sweep_due()) report_ended();
   }
 
   // One op on tensors of its own. `where`: instead of what runs now.
@@ -199,11 +199,11 @@ class Rows {
   void send(const Words& rows) {
     if (held.ring.keeps()) return held.ring.append(rows, notes);
     if (to_.rows(to_.self, rows.data(), rows.size()) != NANHUNT_OK) ++refused;
-    held.ring.note_told();
+    held.ring.note_reported();
   }
 
   // Ends of storages, told to the recorder.
-  void tell_dead() {
+  void report_ended() {
     Words words;
     for (const std::int64_t storage : describer.identities.take_dead()) {
       words.push_back(NANHUNT_ROW_RELEASE);
@@ -216,7 +216,7 @@ class Rows {
   void forget() {
     describer.identities.forget();
     scalars_.clear();
-    tell_dead();
+    report_ended();
   }
 
   bool in_backward() const { return state_->phase == NANHUNT_PHASE_BACKWARD && !places.recomputing(); }
