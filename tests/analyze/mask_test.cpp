@@ -72,6 +72,26 @@ TEST(Masks, the_op_that_turns_a_fully_masked_row_of_a_buffer_into_nan_is_the_ori
   EXPECT_EQ(table(analysis_of(t)), "invalid | sub | attn | forward | step 0 | transform | observed\n");
 }
 
+TEST(Masks, a_mask_of_which_the_constant_was_written_over_before_it_was_read_is_still_written_on_purpose) {
+  // Given full(-Inf) of which zeros are written over a part, twice, before anything reads it, and softmax of the rest
+  for (const double constant : {-kInf, -1.0}) {
+    TraceBuilder t;
+    Handle mask = t.in("attn").op("full", {}, finite(16).unread(), {{"fill_value", constant}});
+    const Handle at = t.value(finite(16)), zero = t.value(finite(1).unread());
+    const std::vector<In> others = {{"indices", at, ArgRole::kIndex}, {"values", zero}};
+    t.in_place("index_put_", mask, others, finite(16).unread());
+    t.in_place("index_put_", mask, others, finite(16).neg_inf(6));
+    const Handle scores = t.op("add", {{"self", t.value(finite(16))}, {"other", mask}}, finite(16).neg_inf(6));
+    const Handle p = t.op("softmax", {{"self", scores}}, finite(16).nan(4));
+    t.in("<loss>", Phase::kLoss);
+    t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", p}}, finite(1).nan(1)));
+    t.end_step();
+    // when it is judged, then the softmax is the origin, unless the constant was finite.
+    const std::string said = table(analysis_of(t));
+    EXPECT_EQ(said.starts_with("invalid | softmax | attn | forward | step 0"), constant == -kInf) << said;
+  }
+}
+
 TEST(Masks, a_finite_mask_constant_beyond_the_format_is_an_overflow) {
   // given masked_fill(-1e9) in fp16, which stores -Inf, and a row of nothing else
   TraceBuilder t;

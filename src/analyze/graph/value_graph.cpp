@@ -53,6 +53,25 @@ bool writes_in_place(const OpInView& op) {
                      [](const OpArg& arg) { return arg.role == ArgRole::kOverwritten; });
 }
 
+// Infinite by its op's own scalar, and not read: it was written over in place before that.
+bool is_written_unread(const Value* value) {
+  return value != nullptr && !value->has_stats && value->labels == 0 && value->deliberate == Deliberate::kYes;
+}
+
+bool reads_written_unread(const OpInView& op) {
+  return !op.info->has(kOverwritesAll) && std::any_of(op.in.begin(), op.in.end(), is_written_unread);
+}
+
+void note_written_unread(const OpInView& op) {
+  const bool infinite =
+      std::any_of(op.scalars.begin(), op.scalars.end(), [](const ScalarArg& s) { return std::isinf(s.value); });
+  const bool written = infinite && op.info->has(kWritesConstant) && !ruins_weights(op);
+  if (!written && !(writes_in_place(op) && reads_written_unread(op))) return;
+  for (Value* value : op.out) {
+    if (value != nullptr && !value->has_stats && value->labels == 0) value->deliberate = Deliberate::kYes;
+  }
+}
+
 // w[0, 0] = x, w.copy_(x), w[mask] = x: a number that no watched op has made.
 bool gives_number(const OpInView& op, const Value& value, const LayoutRecord* layout) {
   constexpr std::uint32_t kHandsOn = kOverwritesAll | kSelects | kWritesConstant;
@@ -207,6 +226,7 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op, 
     }
   }
   if (bad_in && names_.is_exchange(op.phase, op.op)) note_given(view_, at);
+  note_written_unread(view_);
   watch_swallowers(view_);
   finish_outputs(view_);
   if (bad_out) note_last_number(view_);
@@ -298,7 +318,7 @@ void ValueGraph::bad_outputs(const OpInView& op, const OpRef& at) {
     }
   } else if (!flow.tainted.empty()) {
     for (const Value* value : flow.tainted) labels = labels_.merge(labels, value->labels);
-  } else if (const bool meant = !nan_out && writes_infinity_on_purpose(op); meant) {
+  } else if (!nan_out && (writes_infinity_on_purpose(op) || reads_written_unread(op))) {
     give_birth(Deliberate::kYes);
   } else if (op.call != nullptr && !nan_out && op.call->reduction == Reduction::kNone) {
     give_birth(Deliberate::kLikely);  // handed on by another rank as infinities alone: may be a mask
