@@ -19,7 +19,7 @@ from nanhunt._recorder import Recorder
 from nanhunt._session import Session
 from nanhunt._tap.marks import Marks
 from nanhunt._tap.ops import OpsLevel
-from nanhunt._tap.tap import Named
+from nanhunt._tap.tap import TensorSet
 from nanhunt._tap.values import Values
 
 PHASES = ["data", "forward", "loss", "scale", "backward", "comm", "unscale", "clip", "optimizer", "update",
@@ -246,7 +246,7 @@ class Watched:
         return len(self.session.parameter_names)
 
     def write_unheard(self, tensors):
-        self.values.tap.were_written(Named(tensors))
+        self.values.tap.were_written(TensorSet(tensors))
 
     @contextmanager
     def mode(self):
