@@ -298,3 +298,11 @@ def test_ranks_hear_the_same_steps_whatever_time_they_take(tmp_path, monkeypatch
         heard.append(heard_steps(tmp_path / str(rank), monkeypatch, 3, 1000, seconds))
     one, other = heard
     assert one == other and all(one[:FIRST]) and 10 <= sum(one[FIRST:]) <= 0.03 * 1000 / 2 + 1
+
+
+def test_bad_steps_whose_operations_are_not_kept_are_counted_and_no_others(tmp_path):
+    build, steps = trained(loss=lambda y, i: (y.square().mean() + torch.log(y.sum() * 0)), steps=40)
+    run = watched(tmp_path, build, steps)
+    kept = {row["step"] for row in run.records("ops")}
+    said = [note for note in run.report["coverage"]["unwatched"] if note.startswith("operations of further bad steps")]
+    assert said == [f"operations of further bad steps: those of a few are kept ({steps - len(kept)})"], (said, kept)

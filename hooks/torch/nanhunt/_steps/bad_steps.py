@@ -82,6 +82,7 @@ class BadSteps:
         self._last_spent = -2
         self.updates = 0  # optimizer steps that have run, ever
         self.last_bad: int | None = None  # step
+        self._is_left_out = False  # the step that runs is one of those that are too many
 
     def _harm(self, snapshot: StepSnapshot) -> int:
         bad = snapshot.verdict.bad & ~(1 << lib.MARK_BATCH | 1 << lib.MARK_LABEL)
@@ -95,9 +96,14 @@ class BadSteps:
     def may_keep(self, step: int) -> bool:
         """Of a step that does harm. Asking counts."""
         may = bool(self._library.nanhunt_trigger_policy_judge(self._policy, step, HARM) == KEEP)
-        if not may and self.session.mode is not StepMode.UNHEARD:
-            self.session.note(LEFT_OUT)
+        self._is_left_out = self._is_left_out or not may
         return may
+
+    def end_step(self) -> None:
+        """It is known whether it is kept."""
+        if self._is_left_out and self.session.mode is StepMode.HELD:
+            self.session.note(LEFT_OUT)
+        self._is_left_out = False
 
     def judge(self, snapshot: StepSnapshot) -> None:
         """Of a step that is bad."""
@@ -107,8 +113,7 @@ class BadSteps:
             self._read_further(snapshot)
         answer = self._library.nanhunt_trigger_policy_judge(self._policy, session.step, self._harm(snapshot))
         heard = session.mode is not StepMode.UNHEARD
-        if heard and answer in (WAITS, SPENT):
-            session.note(LEFT_OUT)
+        self._is_left_out = self._is_left_out or answer in (WAITS, SPENT)
         if answer in (NONE, WAITS):
             return
         if answer == SPENT:

@@ -214,6 +214,7 @@ class Live(Listener):
             if made_bad and self._bad_steps.may_keep(step) or session.state.wanted and self._may_keep_swallowed(step):
                 session.mode = StepMode.KEPT
         self._births = -1
+        self._bad_steps.end_step()
         if session.overran:  # what came since its last boundary is part of the next step, which goes on as it began
             return
         if heard:
