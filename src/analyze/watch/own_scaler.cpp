@@ -115,8 +115,13 @@ void OwnScaler::on_loss(const OpInView& op, double number) {
 
 void OwnScaler::on_gradient(const OpInView& op, double number) {
   if (unscaled_ || number == 1) return;
+  // A number that clipping made may come near the scale by chance: the norm is near the limit then.
+  const Value* by = op.in.size() == 2 ? op.in[1] : nullptr;
+  const bool of_norm =
+      by != nullptr && is_number(by) && by->made_in == Phase::kClip && by->made_step == op.record->step;
   const auto same = std::find_if(factors_.begin(), factors_.end(), [&](const Factor& factor) {
-    return is_same_scale(factor.number, number);
+    return is_same_scale(factor.number, number) &&
+           (!of_norm || std::fabs(factor.number - number) <= kSameLimit * std::fabs(factor.number));
   });
   if (same == factors_.end()) {
     if (number >= kLeastScale) divided_ = number;

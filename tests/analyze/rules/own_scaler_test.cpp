@@ -19,6 +19,7 @@ struct Own {
   bool stays = false;          // the scale is the same for ever
   bool in_fp16 = false;        // the scaled loss is stored in fp16, and is what overflows
   bool clips = false;          // gradients are multiplied by a limit over their norm before they are unscaled
+  double norm = 500;           // ... which is this
   bool singular = false;       // gradients are bad at any scale from step 2 on
 };
 
@@ -49,8 +50,9 @@ double train(TraceBuilder& t, const Own& own, double scale, int steps) {
       continue;
     }
     if (own.clips) {
-      const Handle norm = t.in("", Phase::kClip).op("linalg_vector_norm", {{"self", g}}, finite(1).range(500, 500));
-      const Handle factor = t.op("reciprocal", {{"self", norm}}, finite(1).range(0.002, 0.002));
+      const Numbers size = finite(1).range(own.norm, own.norm);
+      const Handle norm = t.in("", Phase::kClip).op("linalg_vector_norm", {{"self", g}}, size);
+      const Handle factor = t.op("reciprocal", {{"self", norm}}, finite(1).range(1 / own.norm, 1 / own.norm));
       t.in_place("mul_", g, {{"other", factor}}, finite());
     }
     t.in("", Phase::kUnscale);
@@ -125,6 +127,15 @@ TEST(OwnScaler, whose_scaled_loss_overflows_where_it_is_stored_calibrates_too) {
   TraceBuilder fixed;  // a scale that never falls never fits
   train(fixed, {.stays = true, .in_fp16 = true}, 65536, 12);
   EXPECT_EQ(analysis_of(fixed).verdict.status, VerdictStatus::kFault);
+}
+
+TEST(OwnScaler, that_clips_by_a_norm_close_to_its_scale_is_misused_from_the_first_step_on) {
+  TraceBuilder t;
+  train(t, {.clips = true, .norm = 1024.8}, 1024, 4);
+  const Analysis a = analysis_of(t);
+  ASSERT_FALSE(a.findings.empty());
+  EXPECT_EQ(a.findings[0].cls, FindingClass::kApiMisuse) << table(a);
+  EXPECT_EQ(a.findings[0].first_step, 0u) << table(a);
 }
 
 TEST(OwnScaler, that_clips_before_it_unscales_is_misused) {
