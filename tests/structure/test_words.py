@@ -26,7 +26,10 @@ def names_of(path: str, text: str) -> list[str]:
     return re.findall(r"^[^/\n]*?\b(\w+)\([^;{]*\)[^;{]*\{", text, re.M)
 
 
-@pytest.mark.parametrize("name, found", [("tell_notes", ["tell"]), ("_told", ["told"]), ("StepTracker", []), ("intell", [])])
+EXAMPLES = {"tell_notes": ["tell"], "_told": ["told"], "StepTracker": [], "intell": []}
+
+
+@pytest.mark.parametrize("name, found", EXAMPLES.items())
 def test_a_name_is_taken_apart_into_its_words(name, found):
     assert own_words_in(name) == found
 

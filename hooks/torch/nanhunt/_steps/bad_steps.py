@@ -99,9 +99,9 @@ class BadSteps:
         self._is_left_out = self._is_left_out or not may
         return may
 
-    def end_step(self) -> None:
-        """It is known whether it is kept."""
-        if self._is_left_out and self.session.mode is StepMode.HELD:
+    def end_step(self, is_in_trace: bool) -> None:
+        """Of a step that was heard."""
+        if self._is_left_out and not is_in_trace:
             self.session.note(LEFT_OUT)
         self._is_left_out = False
 

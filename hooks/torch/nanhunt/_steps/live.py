@@ -214,13 +214,14 @@ class Live(Listener):
             if made_bad and self._bad_steps.may_keep(step) or session.state.wanted and self._may_keep_swallowed(step):
                 session.mode = StepMode.KEPT
         self._births = -1
-        self._bad_steps.end_step()
         if session.overran:  # what came since its last boundary is part of the next step, which goes on as it began
             return
         if heard:
             self._end_hold()
-        elif self.values.tap is not None:
-            session.note("operations of steps that the budget had no room for")
+        else:
+            self._bad_steps.end_step(is_in_trace=True)
+            if self.values.tap is not None:
+                session.note("operations of steps that the budget had no room for")
         self._begin_step()
 
     def _may_keep_swallowed(self, step: int) -> bool:
@@ -247,6 +248,7 @@ class Live(Listener):
         kept = session.mode is StepMode.KEPT
         shows = not kept and self.is_shown()
         self._shown += shows
+        self._bad_steps.end_step(is_in_trace=kept or shows)
         tap.hold(lib.KEEP if kept or shows else lib.DROP)
         if kept:
             prove(session, tap)
