@@ -24,11 +24,11 @@ def plant_failing_part(watch, left=MOST):
 
 
 def plant_failing_flush(watch):
-    watch._session.tell_notes = lambda *_: 1 / 0
+    watch._session.write_notes = lambda *_: 1 / 0
 
 
 def repair_flush(watch):
-    del watch._session.tell_notes
+    del watch._session.write_notes
 
 
 def forget_ignored():

@@ -45,3 +45,4 @@ def add_listeners(session: Session) -> None:
         session.at_open.append(Live(session, values, unheard, ops, steps).begin)
     lasting.listen(hooks.patch)
     hide_from_dynamo()
+    session.at_open.append(hide_from_dynamo)  # what was imported for it

@@ -9,12 +9,14 @@ from __future__ import annotations
 import atexit
 import math
 import os
+import shutil
 import sys
 import threading
 import traceback
 import weakref
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nanhunt import _ignored
@@ -59,6 +61,16 @@ class StepFacts:
         self.factor: float | None = None  # by which the program itself multiplied the loss last
         self.skipped = False
         self.gradients_are_bad = False
+
+
+def _remove(attempt: str, run: str) -> None:
+    """Who has made an optimizer and has not trained leaves nothing. Folders above go where they are empty."""
+    shutil.rmtree(attempt, ignore_errors=True)
+    with suppress(OSError):
+        for folder in Path(attempt).resolve().parents:
+            folder.rmdir()
+            if folder == Path(run).resolve():
+                break
 
 
 class Session(lib.HasState):
@@ -377,6 +389,10 @@ class Session(lib.HasState):
         self.notify("on_unfinished", ending)
         self.end_step(ending=ending, message=message)
 
+    def has_begun(self) -> bool:
+        """Whether there is a step, be it open."""
+        return self.step > 0 or self.worked or bool(self.tracker.passed)
+
     def forget_work(self) -> None:
         """What was done so far was no training."""
         self.worked = self.differentiated = self.raised = False
@@ -532,7 +548,10 @@ class Session(lib.HasState):
             if tap is not None:
                 tap.close()
             if recorder is not None:
+                folder = recorder.folder()
                 recorder.close()
+                if not self.has_begun():
+                    _remove(folder, self.options.out)
             atexit.unregister(self.close)
             self._let_go()
         if interrupted is not None:

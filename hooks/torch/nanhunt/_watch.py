@@ -145,7 +145,7 @@ class Watch:
         check_format(format)
         self.flush()
         why = "nothing is recorded yet: no step of training was seen"
-        if self._session.recorder is not None:
+        if self._session.recorder is not None and self._session.has_begun():
             try:
                 return shown(self.path, format)
             except (RunError, OSError, ValueError) as error:

@@ -3,8 +3,13 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+
 import pytest
+import ready_python
 import torch
+from hunting import cli, with_package
 from own_programs import LEVELS, Net, assert_silent, told
 from torch.nn import functional as F
 
@@ -75,3 +80,35 @@ def test_the_operation_before_the_first_forward_is_named_and_the_repaired_progra
     assert said.what[:3] == (kind, op, "data") and said.first["step"] == 0, said.show()
     assert said.first["call_site"].startswith("test_before_the_first_forward.py:"), said.first
     assert_silent(prepared(mended), tmp_path / "mended", level)
+
+
+PROGRAM = """
+import torch
+model = torch.nn.Linear(4, 2)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.ones(8, 4)
+x = (x - x.mean(0)) / (x.std(0) + FLOOR)
+assert bool(torch.isfinite(x).all()) and TRAINS, "bad data"
+model(x).sum().backward()
+opt.step()
+"""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("floor, trains, ends", [(0.0, True, "fault"), (1.0, True, "clean"), (1.0, False, None)])
+def test_a_program_that_ends_before_its_first_forward_is_judged_where_something_was_bad(
+        floor, trains, ends, level, library, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(PROGRAM.replace("FLOOR", str(floor)).replace("TRAINS", str(trains)))
+    done = subprocess.run([cli(), "run", "--level", level, "--out", tmp_path / "run", "--", *ready_python.command(),
+                           script], capture_output=True, text=True, timeout=1800, env=with_package())
+    assert done.returncode == (0 if ends == "clean" else 1), done.stderr
+    if ends is None:
+        assert not (tmp_path / "run").exists(), "it did not train, and nothing was wrong"
+        return
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert report["verdict"]["status"] == ends, done.stderr
+    if ends == "fault":
+        first = report["findings"][0]
+        assert (first["class"], first["op"]) == ("divide_by_zero", "aten::div"), first
+        assert first["call_site"] == "train.py:6" and "AssertionError: bad data" in json.dumps(report), first

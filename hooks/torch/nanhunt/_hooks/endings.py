@@ -70,6 +70,7 @@ def _end_run(ending: int, message: Callable[[], str]) -> None:
             session.end_step(message=words if ending == lib.BY_EXCEPTION else "")
         elif ending == lib.BY_EXCEPTION and not session.worked and session.recorder is not None:
             session.note(RAISED + words)
+            session.worked = session.step == 0 and session.recorder.origins() > 0  # before the first forward
         session.unfinished(ending, words)
     except Exception as error:
         session.failed(error, "the end of the run")
