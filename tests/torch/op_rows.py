@@ -77,6 +77,10 @@ class KeptRows:
     handle: int = 0
     mistakes: list[BaseException] = field(default_factory=list)  # of ours, in what C calls
 
+    def folder(self):
+        """It keeps nothing on disk."""
+        return ""
+
     def __post_init__(self):
         self._texts, self._names, self._layouts, self._calls = {"": 0}, [""], [], []
 

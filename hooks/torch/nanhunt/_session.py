@@ -548,10 +548,10 @@ class Session(lib.HasState):
             if tap is not None:
                 tap.close()
             if recorder is not None:
-                folder = recorder.folder()
+                unused = "" if self.has_begun() else recorder.folder()
                 recorder.close()
-                if not self.has_begun():
-                    _remove(folder, self.options.out)
+                if unused:
+                    _remove(unused, self.options.out)
             atexit.unregister(self.close)
             self._let_go()
         if interrupted is not None:
