@@ -390,8 +390,8 @@ class Session(lib.HasState):
         self.end_step(ending=ending, message=message)
 
     def has_begun(self) -> bool:
-        """Whether there is a step, be it open."""
-        return self.step > 0 or self.worked or bool(self.tracker.passed)
+        """Whether there is a step, be it open, or a scaler was used."""
+        return self.step > 0 or self.worked or self.has_scaler or bool(self.tracker.passed)
 
     def forget_work(self) -> None:
         """What was done so far was no training."""
