@@ -39,7 +39,8 @@ class Owners {
   static bool is_later(std::int64_t path) { return path <= kLater; }
   std::int64_t of_later(std::int64_t path, const std::int64_t* words, std::size_t inputs, std::size_t size,
                         const Identities& identities) {
-    return find(lists_[static_cast<std::size_t>(kLater - path)], words, inputs, size, identities);
+    const auto at = static_cast<std::size_t>(kLater - path);
+    return at < lists_.size() ? find(lists_[at], words, inputs, size, identities) : 0;
   }
 
   // The parameter to which what an optimizer computes belongs; 0: to none, or to several.

@@ -328,3 +328,37 @@ def test_a_step_that_the_program_skips_for_its_gradients_norm_is_a_warning(level
     said = told(skipping(3), tmp_path / "bad", level)
     assert said.status == "warning" and said.first["op"] == "aten::log" and said.first["step"] == 3, said.show()
     assert_silent(skipping(None), tmp_path / "mended", level)
+
+
+def through_an_update(bad_step):
+    """What an inner optimizer has done is differentiated: the outer loss is of the updated weights."""
+
+    def build():
+        model = Net()
+        outer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+        def step(i):
+            x, y = data()
+            outer.zero_grad()
+            fast = model.last.weight * 1.0
+            hidden = torch.tanh(model.first(x))
+            (gradient,) = torch.autograd.grad(F.cross_entropy(hidden @ fast.T, y), fast, create_graph=True)
+            updated = fast.clone()
+            updated.grad = gradient
+            torch.optim.SGD([updated], lr=0.1, differentiable=True).step()
+            scores = hidden @ updated.T
+            loss = F.cross_entropy(scores, y)
+            (loss + torch.log(scores.sum() * 0) if i == bad_step else loss).backward()
+            outer.step()
+
+        return step, model, outer
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_backward_through_an_optimizers_step_is_told_right(level, tmp_path):
+    said = told(through_an_update(3), tmp_path / "bad", level)
+    assert said.first["op"] == "aten::log" and said.first["class"] == "divide_by_zero", said.show()
+    assert not any("errors inside" in note for note in said.run.notes), said.run.notes
+    assert_silent(through_an_update(None), tmp_path / "mended", level)

@@ -405,7 +405,8 @@ class Rows {
       if (is_owned(phase)) place.path = owner(words, inputs);
     }
     if (place.site < 0) place.site = 0;
-    places.claim(place);
+    // What a backward computes of it later is told by itself.
+    places.claim(Owners::is_later(place.path) ? Place{0, place.site} : place);
     add_row(plan, key, plan.collective ? std::int64_t{NANHUNT_PHASE_COMM} : phase, place.path, place.site, words, inputs,
             numbers);
     send_rows();
