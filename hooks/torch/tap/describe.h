@@ -34,6 +34,9 @@ inline at::Tensor tensor_at(std::int64_t address) {
       reinterpret_cast<at::TensorImpl*>(static_cast<std::uintptr_t>(address))));
 }
 
+// Undefined: it has none. PyTorch warns where a tensor is asked that is no leaf.
+inline const at::Tensor& gradient_of(const at::Tensor& t) { return t.unsafeGetTensorImpl()->grad(); }
+
 using WeakTensor = c10::weak_intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>;
 
 struct Quad {

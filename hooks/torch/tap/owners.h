@@ -60,7 +60,7 @@ class Owners {
     if (const SharedTensorSet owned = std::exchange(known.owned, nullptr))
       each_alive(*owned, [&](const at::Tensor& t, std::int64_t text) {
         known.owner.try_emplace(identities.number_of(t), text);
-        if (const at::Tensor gradient = t.grad(); gradient.defined()) known.owner.try_emplace(identities.number_of(gradient), text);
+        if (const at::Tensor& gradient = gradient_of(t); gradient.defined()) known.owner.try_emplace(identities.number_of(gradient), text);
       });
     std::int64_t owner = 0;
     for (std::size_t at = 1; at < inputs; at += kValueWords) {

@@ -306,7 +306,7 @@ NANHUNT_TAP void nanhunt_tap_mark(void* tap, const std::int64_t* kinds, const st
     Words words;
     for (std::size_t i = 0; i < count; ++i) {
       at::Tensor marked = tensor_at(tensors[i]);
-      if (gradients != 0) marked = marked.grad();
+      if (gradients != 0) marked = at::Tensor(gradient_of(marked));
       mark(t, marked, kinds[i], texts[i], words);
     }
     if (!words.empty()) t.rows.send(words);

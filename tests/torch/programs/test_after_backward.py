@@ -357,6 +357,7 @@ def through_an_update(bad_step):
 
 
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.filterwarnings("error")  # of a tensor that is no leaf nobody asks for its gradient
 def test_a_backward_through_an_optimizers_step_is_told_right(level, tmp_path):
     said = told(through_an_update(3), tmp_path / "bad", level)
     assert said.first["op"] == "aten::log" and said.first["class"] == "divide_by_zero", said.show()
