@@ -23,6 +23,18 @@ class Root(nn.Module):
         return torch.sqrt(10 - x) * 0.1
 
 
+class Holds(nn.Module):
+    """A module under a name."""
+
+    def __init__(self, name, inner):
+        super().__init__()
+        self.name = name
+        self.add_module(name, inner)
+
+    def forward(self, x):
+        return getattr(self, self.name)(x)
+
+
 def net(*extra):
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), *extra, nn.Linear(8, 3))
 

@@ -267,8 +267,7 @@ class Session(lib.HasState):
 
     def notify(self, method: str, *args: Any) -> None:
         """Calls one method of each listener that has one."""
-        listeners = self.listeners
-        hearers = self._hearers.get(method) if listeners is self._notified else None
+        hearers = self._hearers.get(method) if self.listeners is self._notified else None
         if hearers is None:
             hearers = self._find_hearers(method)
         if not hearers:
@@ -278,16 +277,8 @@ class Session(lib.HasState):
         if self.kernels is not None or dispatch_modes() or function_modes():
             with self._own_launches(), self.modes_aside():
                 self._notify_each(hearers, method, args)
-            return
-        listener = None
-        try:  # most often none fails, and none is taken off
-            for listener, hear in hearers:
-                if self.listeners is listeners or listener in self.listeners:
-                    hear(*args)
-        except Exception as error:
-            self.failed(error, f"{type(listener).__name__}.{method}")
-            at = [one for one, _ in hearers].index(listener) if listener is not None else len(hearers)
-            self._notify_each(hearers[at + 1:], method, args)
+        else:
+            self._notify_each(hearers, method, args)
 
     def _notify_each(self, hearers: list[tuple[Listener, Callable[..., None]]], method: str,
                      args: tuple[Any, ...]) -> None:

@@ -41,14 +41,14 @@ struct Identity {
   // Of all of its memory: for which word it was looked at, and whether there is a NaN or an infinity (finite.h).
   std::int64_t looked_at = -1;
   std::uint8_t bad = 0;
+  double amax = -1;        // the largest magnitude, where all are finite and that is known
+  std::int64_t step = -1;  // in which it was looked at
 
   std::int64_t finite_from = -1, finite_to = -1;  // words for which there was none
 
   bool is_looked_at() const { return looked_at == word; }
   bool is_finite() const { return looked_at == word && bad == 0; }
   bool was_finite(std::int64_t then) const { return then >= finite_from && then <= finite_to && finite_to >= 0; }
-  double amax = -1;        // ... the largest magnitude, where all are finite and that is known
-  std::int64_t step = -1;  // ... in which step that was
   void note_bad(std::uint8_t bits, double largest = -1) {
     looked_at = word;
     bad = bits;

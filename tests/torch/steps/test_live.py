@@ -306,3 +306,13 @@ def test_bad_steps_whose_operations_are_not_kept_are_counted_and_no_others(tmp_p
     kept = {row["step"] for row in run.records("ops")}
     said = [note for note in run.report["coverage"]["unwatched"] if note.startswith("operations of further bad steps")]
     assert said == [f"operations of further bad steps: those of a few are kept ({steps - len(kept)})"], (said, kept)
+
+
+def test_healthy_steps_leave_few_bytes(tmp_path):
+    """At most 5 MB for 10,000 of them."""
+    def size(steps):
+        build, _ = trained()
+        run_once(build, steps, tmp_path / str(steps))
+        return sum(file.stat().st_size for file in (tmp_path / str(steps)).rglob("*") if file.is_file())
+
+    assert size(600) - size(100) <= 500 * 500

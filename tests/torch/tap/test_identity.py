@@ -7,6 +7,7 @@ import gc
 import pytest
 import torch
 from op_rows import watched_ops
+from step_runs import Holds
 from torch import nn
 
 TRIES = 2000
@@ -17,16 +18,6 @@ def train(model, optimizer=None):
     optimizer.zero_grad()
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
-
-
-class Wrapped(nn.Module):
-    def __init__(self, name, inner):
-        super().__init__()
-        self.name = name
-        self.add_module(name, inner)
-
-    def forward(self, x):
-        return getattr(self, self.name)(x)
 
 
 def in_place_of(ids, make):
@@ -42,13 +33,13 @@ def in_place_of(ids, make):
 
 def test_a_model_in_the_memory_of_a_dead_one_has_its_own_paths():
     with watched_ops() as watched:
-        models = [Wrapped("old", nn.Linear(4, 4)) for _ in range(5)]
+        models = [Holds("old", nn.Linear(4, 4)) for _ in range(5)]
         for model in models:
             train(model)
         ids = {id(model.old) for model in models}
         del model, models
         gc.collect()
-        model = in_place_of(ids, lambda: Wrapped("new", nn.Linear(4, 4)))
+        model = in_place_of(ids, lambda: Holds("new", nn.Linear(4, 4)))
         watched.ops.clear()
         watched.recorder.marks.clear()
         train(model)

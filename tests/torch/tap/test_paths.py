@@ -8,6 +8,7 @@ import nanhunt
 import pytest
 import torch
 from saved import records_of, report_of
+from step_runs import Holds
 from torch import nn
 
 pytestmark = pytest.mark.usefixtures("library")
@@ -16,16 +17,6 @@ pytestmark = pytest.mark.usefixtures("library")
 class Logarithm(nn.Module):
     def forward(self, x):
         return torch.log(x * 0)
-
-
-class Holds(nn.Module):
-    def __init__(self, name, inner):
-        super().__init__()
-        self.name = name
-        self.add_module(name, inner)
-
-    def forward(self, x):
-        return getattr(self, self.name)(x)
 
 
 @pytest.mark.parametrize(("path", "plain"), [

@@ -58,7 +58,7 @@ class LastingWatch(Listener):
             self._pass_on(self.values.tensors_of(optimizer).plain, _WRITTEN)
 
     def on_root_exit(self, call: Any, output: Any) -> None:
-        if self.session.tap is not None and self._compares():
+        if self.session.tap is not None and self._is_due(self.session.step + 1):
             self._pass_on(self.values.tensors_of_root(call.module, call.name).buffers, _WRITTEN)
 
     def before_backward(self, tensors: Any, gradients: Any, kwargs: dict[str, Any]) -> None:

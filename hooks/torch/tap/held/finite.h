@@ -64,7 +64,7 @@ namespace detail {
 inline constexpr std::size_t kLanes = 64;  // bytes; the compiler makes of them what the processor has
 
 // The largest bits of a magnitude: numbers are ordered as those are. Four lines of the cache in turn, and those that
-// come half a page later are asked for: 1.5 times as fast as two without.
+// come half a page later are asked for.
 template <typename Unsigned>
 [[gnu::always_inline]] inline std::uint64_t largest_at(const char* data, std::size_t count, Unsigned magnitude) {
   typedef Unsigned Lanes __attribute__((vector_size(kLanes)));
