@@ -268,13 +268,61 @@ typedef struct nanhunt_stats {
 } nanhunt_stats;
 NANHUNT_API nanhunt_status nanhunt_tensor_stats(const nanhunt_value* value, nanhunt_stats* stats);
 
-/* Which bad steps are worth a replay: src/hunt/trigger_policy.h. */
-typedef struct nanhunt_trigger_policy nanhunt_trigger_policy;
-enum { NANHUNT_TRIP_NONE = 0, NANHUNT_TRIP_REPLAY = 1, NANHUNT_TRIP_WAITS = 2, NANHUNT_TRIP_SPENT = 3 };
-NANHUNT_API nanhunt_trigger_policy* nanhunt_trigger_policy_new(uint32_t max_triggers, uint32_t distance); /* 0: 10 and 100 */
-/* harm: 0 none, 1 gradients only and a dynamic scaler holds the optimizer back, 2 anything else. -1: wrong argument. */
-NANHUNT_API int32_t nanhunt_trigger_policy_judge(nanhunt_trigger_policy* policy, uint32_t step, int32_t harm);
-NANHUNT_API void nanhunt_trigger_policy_free(nanhunt_trigger_policy* policy);
+/* The judge of steps: src/hunt/step_judge.h has the terms. Not for several threads at once. Functions that return int32_t
+ * return -1 where an argument is wrong. */
+typedef struct nanhunt_step_judge nanhunt_step_judge;
+NANHUNT_API nanhunt_step_judge* nanhunt_step_judge_new(uint32_t max_taken, uint32_t distance); /* 0: 10 and 100 */
+NANHUNT_API void nanhunt_step_judge_free(nanhunt_step_judge* judge);
+
+/* How far the step at hand has come; nanhunt_step_pass returns the furthest. */
+enum {
+  NANHUNT_STEP_BEGUN = 0, NANHUNT_STEP_SUSPECT, NANHUNT_STEP_FORWARD, NANHUNT_STEP_SCALE_APPLIED, NANHUNT_STEP_LOSS,
+  NANHUNT_STEP_BACKWARD, NANHUNT_STEP_UNSCALED, NANHUNT_STEP_CLIPPED, NANHUNT_STEP_RAISED, NANHUNT_STEP_OPTIMIZER,
+  NANHUNT_STEP_UPDATED, NANHUNT_STEP_ENDED, NANHUNT_STEP_GIVEN_UP, NANHUNT_STEP_EXCEPTION, NANHUNT_STEP_EXITED
+};
+NANHUNT_API int32_t nanhunt_step_is_open(nanhunt_step_judge* judge);
+NANHUNT_API int32_t nanhunt_step_restart(nanhunt_step_judge* judge); /* what ran so far was no training */
+NANHUNT_API int32_t nanhunt_step_pass(nanhunt_step_judge* judge, int32_t state);
+/* Bits: a backward has begun, and ended; gradients are multiplied by the scale; as many models as usual were called. */
+enum { NANHUNT_STEP_TRAINED = 1, NANHUNT_STEP_HAS_GRADIENTS = 2, NANHUNT_STEP_SCALED = 4, NANHUNT_STEP_USUAL = 8 };
+NANHUNT_API int32_t nanhunt_step_facts(nanhunt_step_judge* judge);
+/* Whether gradients are read now: 0 no, 1 yes, NANHUNT_STEP_READS_AGAIN. */
+enum { NANHUNT_STEP_READS_AGAIN = 2 };
+NANHUNT_API int32_t nanhunt_step_reads_gradients(nanhunt_step_judge* judge, uint32_t step, int32_t last, int32_t written);
+/* Whether the program has left the step without an optimizer: 0 no, 1 yes, NANHUNT_STEP_GIVEN_UP_IF_BAD_NUMBER. */
+enum { NANHUNT_STEP_GIVEN_UP_IF_BAD_NUMBER = 2 };
+NANHUNT_API int32_t nanhunt_step_gives_up(nanhunt_step_judge* judge);
+
+/* Something is bad. `kind`: as of a mark; `older`: it was before the step began. These return the bits of a health row. */
+NANHUNT_API int32_t nanhunt_step_note(nanhunt_step_judge* judge, uint32_t step, int32_t kind, int32_t older, const char* path);
+/* ... gradients were, before the first backward. */
+NANHUNT_API int32_t nanhunt_step_note_kept(nanhunt_step_judge* judge, uint32_t step);
+NANHUNT_API int32_t nanhunt_step_bad(nanhunt_step_judge* judge, uint32_t step);
+NANHUNT_API int32_t nanhunt_step_boundary(nanhunt_step_judge* judge, uint32_t step); /* gradients were read */
+/* What nanhunt_record_not_heard wants as its trigger. */
+NANHUNT_API int32_t nanhunt_step_trigger(nanhunt_step_judge* judge, uint32_t step);
+
+/* What follows of what is bad in it: 0 nothing, 1 it is told without its operations, NANHUNT_STEP_TAKEN: they are wanted.
+ * `held_back`: a dynamic loss scaler skips the optimizer where gradients are bad. */
+enum { NANHUNT_STEP_TAKEN = 2 };
+NANHUNT_API int32_t nanhunt_step_judge_bad(nanhunt_step_judge* judge, uint32_t step, int32_t held_back);
+NANHUNT_API int32_t nanhunt_step_judge_harm(nanhunt_step_judge* judge, uint32_t step); /* the same of one that does harm */
+/* Operations that were held in memory: whether they are kept, and what becomes of them: 0 they are dropped, 1 they show
+ * a healthy step, NANHUNT_STEP_KEPT. */
+enum { NANHUNT_STEP_KEPT = 2 };
+NANHUNT_API int32_t nanhunt_step_keeps(nanhunt_step_judge* judge, uint32_t step, int32_t left_bad, int32_t swallowed);
+NANHUNT_API int32_t nanhunt_step_end_held(nanhunt_step_judge* judge, uint32_t step, int32_t kept, int32_t narrow);
+NANHUNT_API int32_t nanhunt_step_shows(nanhunt_step_judge* judge, uint32_t step, int32_t narrow);
+/* A bad step had its operations dropped, since this was asked last. */
+NANHUNT_API int32_t nanhunt_step_was_left_out(nanhunt_step_judge* judge);
+
+/* The step at hand is over, or was at its last boundary (`overran`). `ending`: as of a step's row. */
+NANHUNT_API int32_t nanhunt_step_end(nanhunt_step_judge* judge, int32_t ending, int32_t overran);
+NANHUNT_API int32_t nanhunt_step_carry_over(nanhunt_step_judge* judge, uint32_t step); /* what was found since, to the next */
+/* Writes its row of health. `whole`: with what was carried over as well; `read`: all of it was read, so that a row without
+ * bits is true. Returns the row's bits. */
+NANHUNT_API int32_t nanhunt_step_record(nanhunt_step_judge* judge, nanhunt_recorder* recorder, uint32_t step, int32_t whole,
+                                        int32_t read, double gradient_norm);
 
 /* The records of one kind of a saved run, of the newest attempt of each rank, as an Arrow stream: names resolved, read
  * as the caller asks for more. `stream` is a struct ArrowArrayStream of the Arrow C stream interface, which is filled

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/hunt/step_verdict.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
 #include <limits>
 
@@ -14,6 +12,15 @@ void StepVerdict::note(TensorRole role, std::string_view path) {
   if (first_role) return;
   first_role = role;
   first_bad = path;
+}
+
+void StepVerdict::note_older(TensorRole role, std::string_view path) {
+  const auto lasts = [](TensorRole one) { return one == TensorRole::kParameter || one == TensorRole::kState; };
+  if (!first_role || !lasts(*first_role)) {
+    first_role = role;
+    first_bad = path;
+  }
+  note(role, path);
 }
 
 void StepVerdict::note_changed(std::string_view path) {
@@ -28,8 +35,9 @@ void StepVerdict::note_audited(std::string_view path) {
 }
 
 Harm StepVerdict::harm(bool held_back) const {
-  if ((bad & ~kLoadedBits) == 0) return Harm::kNone;  // what was loaded has done nothing so far
-  return held_back && !kept && bad == role_bit(TensorRole::kBoundaryGradient) ? Harm::kScaled : Harm::kHarm;
+  const std::uint32_t made = bad & ~kLoadedBits;
+  if (made == 0) return Harm::kNone;  // what was loaded has done nothing so far
+  return held_back && !kept && made == role_bit(TensorRole::kBoundaryGradient) ? Harm::kScaled : Harm::kHarm;
 }
 
 ReplayTrigger StepVerdict::trigger() const {
@@ -69,19 +77,5 @@ HealthEvent StepVerdict::health(std::uint32_t step, double gradient_norm, double
 }
 
 double NormSum::norm() const { return any_ ? std::sqrt(sum_) : std::numeric_limits<double>::quiet_NaN(); }
-
-AfterBadStep ReplayPolicy::judge(std::uint32_t step, Harm harm) {
-  const Trigger answer = policy_.judge(step, harm);
-  if (answer == Trigger::kNone || answer == Trigger::kWaits) return {};
-  if (answer == Trigger::kSpent) {
-    const bool told = last_spent_ && step <= *last_spent_ + 1;  // once a streak
-    last_spent_ = step;
-    if (told) return {};
-    return {true, fmt::format("No replay is left for this step: {} of at most {} were made, and half of them are kept "
-                              "from steps that the loss scaler skips.",
-                              policy_.triggers(), options_.max_triggers)};
-  }
-  return {true, replays_ ? "" : "Replays are switched off (WatchOptions::replay)."};
-}
 
 }  // namespace nanhunt::hunt

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is known to be bad in one step, in the order in which it was found, and what follows from it: one text for
-// whoever watches steps, wherever their contents lie and whenever they are read.
+// What is known to be bad in one step, in the order in which it was found, and how much harm that is.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +19,8 @@ struct StepVerdict {
   bool kept = false;  // gradients were bad before the step added to them: no scale calibrates that away
 
   void note(TensorRole role, std::string_view path);
+  // It was bad when the step began: the cause, whatever was found so far; what lasts before the batch.
+  void note_older(TensorRole role, std::string_view path);
   // Contents changed unseen. Whether that counts as one more bad tensor is the caller's to say.
   void note_changed(std::string_view path);
   // The optimizer is about to store something that is not finite.
@@ -47,27 +48,6 @@ class NormSum {
  private:
   double sum_ = 0;
   bool any_ = false;
-};
-
-// What follows a bad step.
-struct AfterBadStep {
-  bool anything = false;  // else the step has no row of its own
-  std::string refusal;    // why it is not run again; empty: it is
-};
-class ReplayPolicy {
- public:
-  // Without `replays` none is made, and it is said so.
-  ReplayPolicy(const TriggerOptions& options, bool replays) : policy_(options), options_(options), replays_(replays) {}
-
-  // As TriggerPolicy::judge. A streak for which no replay is left is told once.
-  AfterBadStep judge(std::uint32_t step, Harm harm);
-  std::uint32_t triggers() const { return policy_.triggers(); }
-
- private:
-  TriggerPolicy policy_;
-  TriggerOptions options_;
-  bool replays_;
-  std::optional<std::uint32_t> last_spent_;  // step that found no replay left
 };
 
 }  // namespace nanhunt::hunt

@@ -262,17 +262,39 @@ TEST_F(CAdapter, statistics_of_a_tensor_say_where_there_are_none) {
   EXPECT_EQ(nanhunt_tensor_stats(&given, nullptr), NANHUNT_USAGE);
 }
 
-TEST(CTripPolicy, the_first_of_a_streak_is_replayed) {
-  nanhunt_trigger_policy* policy = nanhunt_trigger_policy_new(1, 0);
-  ASSERT_NE(policy, nullptr);
-  EXPECT_EQ(nanhunt_trigger_policy_judge(policy, 0, 0), NANHUNT_TRIP_NONE);
-  EXPECT_EQ(nanhunt_trigger_policy_judge(policy, 1, 2), NANHUNT_TRIP_REPLAY);
-  EXPECT_EQ(nanhunt_trigger_policy_judge(policy, 2, 2), NANHUNT_TRIP_WAITS);
-  EXPECT_EQ(nanhunt_trigger_policy_judge(policy, 500, 2), NANHUNT_TRIP_SPENT);
-  EXPECT_EQ(nanhunt_trigger_policy_judge(policy, 501, 3), -1);
-  EXPECT_EQ(nanhunt_trigger_policy_judge(nullptr, 0, 0), -1);
-  nanhunt_trigger_policy_free(policy);
-  nanhunt_trigger_policy_free(nullptr);
+TEST(CStepJudge, takes_the_first_of_a_streak_and_refuses_what_means_nothing) {
+  nanhunt_step_judge* judge = nanhunt_step_judge_new(1, 0);
+  ASSERT_NE(judge, nullptr);
+  EXPECT_EQ(nanhunt_step_judge_bad(judge, 0, 0), 0);
+  EXPECT_EQ(nanhunt_step_note(judge, 1, NANHUNT_LOSS, 0, "loss"), 1 << NANHUNT_LOSS);
+  EXPECT_EQ(nanhunt_step_judge_bad(judge, 1, 0), NANHUNT_STEP_TAKEN);
+  EXPECT_EQ(nanhunt_step_judge_harm(judge, 2), 0);
+  EXPECT_EQ(nanhunt_step_judge_harm(judge, 500), 1);
+  EXPECT_EQ(nanhunt_step_pass(judge, NANHUNT_STEP_FORWARD), NANHUNT_STEP_FORWARD);
+  EXPECT_EQ(nanhunt_step_pass(judge, NANHUNT_STEP_EXITED + 1), -1);
+  EXPECT_EQ(nanhunt_step_note(judge, 1, 99, 0, "loss"), -1);
+  EXPECT_EQ(nanhunt_step_end(judge, -1, 0), -1);
+  EXPECT_EQ(nanhunt_step_record(judge, nullptr, 1, 1, 1, 0), -1);
+  EXPECT_EQ(nanhunt_step_judge_bad(nullptr, 0, 0), -1);
+  nanhunt_step_judge_free(judge);
+  nanhunt_step_judge_free(nullptr);
+}
+
+TEST_F(CAdapter, a_judged_step_has_a_row_where_something_is_bad_or_all_was_read) {
+  open();
+  nanhunt_step_judge* judge = nanhunt_step_judge_new(0, 0);
+  ASSERT_NE(judge, nullptr);
+  EXPECT_EQ(nanhunt_step_record(judge, recorder_, 0, 1, /*read=*/0, 1.0), 0);
+  EXPECT_EQ(nanhunt_step_record(judge, recorder_, 1, 1, /*read=*/1, 1.0), 0);
+  nanhunt_step_note(judge, 2, NANHUNT_STATE, 0, "exp_avg");
+  nanhunt_step_note(judge, 2, NANHUNT_BATCH, 1, "images");
+  EXPECT_EQ(nanhunt_step_record(judge, recorder_, 2, 1, 0, 2.0), (1 << NANHUNT_STATE) | (1 << NANHUNT_BATCH));
+  EXPECT_EQ(nanhunt_step_bad(judge, 2), 0) << "its row was taken";
+  nanhunt_step_judge_free(judge);
+  const auto trace = close_and_read();
+  ASSERT_THAT(trace.health, SizeIs(2));
+  EXPECT_EQ(trace.health[0].step, 1u);
+  EXPECT_EQ(trace.health[1].step, 2u);
 }
 
 TEST_F(CAdapter, run_json_says_what_ran_and_no_secrets) {

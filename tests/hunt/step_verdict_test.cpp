@@ -19,6 +19,18 @@ TEST(StepVerdict, names_what_was_bad_first_and_counts_the_rest) {
   EXPECT_EQ(verdict.trigger(), ReplayTrigger::kLoss);
 }
 
+TEST(StepVerdict, takes_what_was_bad_before_the_step_for_the_cause_of_all_else) {
+  StepVerdict verdict;
+  verdict.note(TensorRole::kLoss, "loss");
+  verdict.note_older(TensorRole::kBatch, "images");
+  EXPECT_EQ(verdict.trigger(), ReplayTrigger::kBatch);
+  verdict.note_older(TensorRole::kState, "exp_avg");
+  verdict.note_older(TensorRole::kBatch, "labels");
+  EXPECT_EQ(verdict.trigger(), ReplayTrigger::kState);
+  EXPECT_EQ(verdict.first_bad, "exp_avg");
+  EXPECT_EQ(verdict.bad_tensors, 4u);
+}
+
 TEST(StepVerdict, takes_a_change_for_the_cause_whatever_else_was_bad_before) {
   StepVerdict verdict;
   verdict.note(TensorRole::kLoss, "loss");
@@ -77,31 +89,6 @@ TEST(NormSum, is_unknown_where_a_part_is_unknown_or_none_was_added) {
   EXPECT_EQ(sum.norm(), 5);
   sum.add(std::nan(""));
   EXPECT_TRUE(std::isnan(sum.norm()));
-}
-
-TEST(ReplayPolicy, runs_a_bad_step_again_and_lets_a_good_one_be) {
-  ReplayPolicy policy({.max_triggers = 2, .distance = 1}, /*replays=*/true);
-  EXPECT_FALSE(policy.judge(0, Harm::kNone).anything);
-  const AfterBadStep next = policy.judge(1, Harm::kHarm);
-  EXPECT_TRUE(next.anything);
-  EXPECT_EQ(next.refusal, "");
-  EXPECT_EQ(policy.triggers(), 1u);
-}
-
-TEST(ReplayPolicy, says_once_a_streak_that_no_replay_is_left) {
-  ReplayPolicy policy({.max_triggers = 1, .distance = 1}, /*replays=*/true);
-  EXPECT_EQ(policy.judge(0, Harm::kHarm).refusal, "");
-  const AfterBadStep spent = policy.judge(1, Harm::kHarm);
-  EXPECT_TRUE(spent.anything);
-  EXPECT_NE(spent.refusal.find("1 of at most 1 were made"), std::string::npos) << spent.refusal;
-  EXPECT_FALSE(policy.judge(2, Harm::kHarm).anything);
-  policy.judge(3, Harm::kNone);
-  EXPECT_TRUE(policy.judge(5, Harm::kHarm).anything) << "another streak";
-}
-
-TEST(ReplayPolicy, says_that_replays_are_switched_off) {
-  ReplayPolicy policy({}, /*replays=*/false);
-  EXPECT_NE(policy.judge(0, Harm::kHarm).refusal.find("switched off"), std::string::npos);
 }
 
 }  // namespace

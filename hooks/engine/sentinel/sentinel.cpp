@@ -15,6 +15,7 @@ namespace nanhunt::hooks {
 namespace {
 
 using record::ScopedDefaultFpEnvironment;
+using hunt::StepState;
 using Way = BoundaryPlan::Way;
 
 constexpr std::size_t kMostSteps = 8;  // under way at once; the oldest then counts as lost
@@ -36,7 +37,7 @@ Sentinel::Sentinel(engine::Trainer& trainer, Recorder& recorder, const WatchOpti
     : trainer_(trainer),
       recorder_(recorder),
       options_(options),
-      policy_({options.max_triggers, options.trigger_distance}, options.replay),
+      judge_({options.max_triggers, options.trigger_distance}),
       norms_(options.ring_steps),
       audit_(trainer.optimizer()) {
   const engine::Optimizer& optimizer = trainer.optimizer();
@@ -99,7 +100,7 @@ std::vector<Sentinel::Watched>& Sentinel::list_of(Part part) {
 }
 
 Sentinel::Step* Sentinel::at_hand() {
-  const bool watching = begun_ && !steps_.empty() && trainer_.stepping() && !engine::replaying();
+  const bool watching = judge_.is_open() && !steps_.empty() && trainer_.stepping() && !engine::replaying();
   return watching ? &steps_.back() : nullptr;
 }
 
@@ -142,20 +143,20 @@ void Sentinel::ask(Step& step, Group&& group) {
 }
 
 void Sentinel::on_step_begin(std::uint32_t step) noexcept {
-  begun_ = trainer_.stepping() && !engine::replaying();
-  if (!begun_) return;
+  if (!trainer_.stepping() || engine::replaying()) return judge_.restart();
   try {
     begin_step(step);
   } catch (...) {
-    begun_ = false;  // no memory: the step goes unwatched
+    judge_.restart();  // no memory: the step goes unwatched
   }
 }
 
 void Sentinel::begin_step(std::uint32_t number) {
-  if (!steps_.empty()) steps_.back().over = true;  // also one that threw
+  judge_.restart();  // also after one that threw
   report_steps(/*wait=*/false);
   Step& step = steps_.emplace_back();
   step.number = number;
+  judge_.pass(StepState::kForward);
   step.gradients.resize(optimized_);
   next_gradient_ = 0;
   boundary_ = {};
@@ -182,7 +183,7 @@ void Sentinel::on_micro_batch(std::uint32_t micro_batch, std::span<const std::in
   try {
     step->held.push_back({{}, {}, micro_batch, {sample_ids.begin(), sample_ids.end()}});
   } catch (...) {
-    begun_ = false;
+    judge_.restart();
   }
 }
 
@@ -196,7 +197,7 @@ void Sentinel::on_scaler(const ScalerEvent& event) noexcept {
   try {
     step->held.push_back({placed, std::string(event.text), step->micro_batch, {}});
   } catch (...) {
-    begun_ = false;
+    judge_.restart();
   }
 }
 
@@ -212,6 +213,7 @@ void Sentinel::on_mark(TensorRole kind, std::string_view path, const engine::Ten
       add_loaded(group, *step);
       ask(*step, std::move(group));
     } else if (kind == TensorRole::kLoss) {
+      judge_.pass(StepState::kLoss);
       Group group;
       add_loaded(group, *step);
       // By now the gradients of the step before are cleared, unless a run keeps them. Bad ones that are added to stay
@@ -240,17 +242,18 @@ void Sentinel::on_mark(TensorRole kind, std::string_view path, const engine::Ten
       add(boundary_, Part::kGradient, next_gradient_, tensor);
     }
   } catch (...) {
-    begun_ = false;  // no memory: the rest of the step goes unwatched
+    judge_.restart();  // no memory: the rest of the step goes unwatched
   }
 }
 
 void Sentinel::on_optimizer_begin() noexcept {
   Step* step = at_hand();
   if (step == nullptr) return;
+  judge_.pass(StepState::kBackward);
   try {
     at_boundary(*step);
   } catch (...) {
-    begun_ = false;
+    judge_.restart();
   }
 }
 
@@ -259,11 +262,11 @@ void Sentinel::at_boundary(Step& step) {
   if (answers_at_once()) {
     ask(step, std::exchange(group, {}));
     absorb(step, /*wait=*/false);
-    if (close_ || step.verdict.bad != 0) add_written(group, Part::kParameter);
+    if (close_ || verdict(step).bad != 0) add_written(group, Part::kParameter);
     if (close_) add_written(group, Part::kState);
     ask(step, std::exchange(group, {}));
     absorb(step, /*wait=*/false);
-    if (close_ || step.verdict.bad != 0) look_for_changes(step, {Part::kParameter}, /*in_batch=*/false);
+    if (close_ || verdict(step).bad != 0) look_for_changes(step, {Part::kParameter}, /*in_batch=*/false);
     if (close_) look_for_changes(step, {Part::kState}, /*in_batch=*/false);
   }
   add_written(group, Part::kBuffer);
@@ -302,7 +305,7 @@ void Sentinel::copy_at_boundary(std::uint32_t step) {
 
 // What the optimizer is about to do, unless gradients are bad: then the harm is done already.
 void Sentinel::audit(Step& step) {
-  if ((step.verdict.bad & role_bit(TensorRole::kBoundaryGradient)) != 0) return;
+  if ((verdict(step).bad & role_bit(TensorRole::kBoundaryGradient)) != 0) return;
   step.audited = true;
   const ScopedDefaultFpEnvironment environment;
   const std::size_t unread = audit_.foresee(
@@ -313,7 +316,7 @@ void Sentinel::audit(Step& step) {
         return OptimizerAudit::Gradient{gradient.known, gradient.amax, parameters_[i].changed};
       },
       /*may_read=*/answers_at_once() || close_,
-      [&](std::size_t i) { step.verdict.note_audited(parameters_[i].path); });
+      [&](std::size_t i) { verdict(step).note_audited(parameters_[i].path); });
   if (unread != 0 && !std::exchange(unread_reported_, true)) recorder_.on_note({step.number, kUnreadNote, unread});
 }
 
@@ -321,6 +324,7 @@ void Sentinel::audit(Step& step) {
 void Sentinel::on_optimizer_end(bool) noexcept {
   Step* step = at_hand();
   if (step == nullptr) return;
+  judge_.pass(StepState::kOptimizer);
   try {
     Group group;
     add_written(group, Part::kParameter);
@@ -328,7 +332,7 @@ void Sentinel::on_optimizer_end(bool) noexcept {
     ask(*step, std::move(group));
     if (device_) device_->hand_over();
   } catch (...) {
-    begun_ = false;
+    judge_.restart();
   }
 }
 
@@ -345,7 +349,6 @@ void Sentinel::on_step_given_up(std::uint32_t step, StepEnding ending, std::stri
 void Sentinel::end_step(const StepEvent& event) noexcept {
   if (engine::replaying() || !trainer_.stepping()) return;
   if (Step* now = at_hand(); now != nullptr && now->number == event.step) {
-    now->over = true;
     now->skipped = event.skipped || event.ending != StepEnding::kOptimizer;
     now->end = event;
     try {
@@ -354,20 +357,20 @@ void Sentinel::end_step(const StepEvent& event) noexcept {
     }
     now->end->message = now->said;
     // Which gradient is NaN the replay tells: nobody stored it.
-    if (trainer_.stopped_by_anomaly()) now->verdict.note(TensorRole::kBoundaryGradient, "");
+    if (trainer_.stopped_by_anomaly()) verdict(*now).note(TensorRole::kBoundaryGradient, "");
+    judge_.end(event.ending);
     report_steps(/*wait=*/false);
   } else {  // it went unwatched
-    if (!steps_.empty()) steps_.back().over = true;
+    judge_.restart();
     report_steps(/*wait=*/true);
     recorder_.on_step_end(event);
   }
   audit_.settle();
-  begun_ = false;
 }
 
 void Sentinel::finish() noexcept {
   const std::uint64_t waits = counts().waits;  // those that the end needs are no step's
-  if (!steps_.empty()) steps_.back().over = true;
+  judge_.restart();
   const std::uint32_t last = steps_.empty() ? trainer_.next_step() : steps_.back().number;
   report_steps(/*wait=*/true);
   if (waits > waits_reported_) recorder_.on_note({last, kWaitsNote, waits});
@@ -378,7 +381,7 @@ void Sentinel::report_steps(bool wait) noexcept {
   while (!steps_.empty()) {
     try {
       const bool all = absorb(steps_.front(), wait);
-      if (!steps_.front().over) return;
+      if (!is_over(steps_.front())) return;
       if (!all && !wait && steps_.size() <= kMostSteps) return;
       for (Group& group : steps_.front().groups) {
         if (group.absorbed) continue;
@@ -450,30 +453,30 @@ void Sentinel::absorb_group(Step& step, Group& group) {
       case Part::kLoaded:
         step.loaded[index].reading = reading;
         // An infinity may be a mask: it is judged by what it makes of the step.
-        if (reading.nan) step.verdict.note(step.loaded[index].kind, step.loaded[index].path);
+        if (reading.nan) verdict(step).note(step.loaded[index].kind, step.loaded[index].path);
         break;
       case Part::kLoss:
         step.losses[index].reading = reading;
-        if (!reading.finite) step.verdict.note(TensorRole::kLoss, step.losses[index].path);
+        if (!reading.finite) verdict(step).note(TensorRole::kLoss, step.losses[index].path);
         break;
       case Part::kValidated: {
         Loss& validated = step.validated[index];
         validated.reading = reading;
         // Of many an infinity may be a mask.
         if (reading.nan || (validated.is_one && !reading.finite)) {
-          step.verdict.note(TensorRole::kOutput, validated.path);
+          verdict(step).note(TensorRole::kOutput, validated.path);
         }
         break;
       }
       case Part::kKept:
-        step.verdict.kept = step.verdict.kept || !reading.finite;
+        verdict(step).kept = verdict(step).kept || !reading.finite;
         break;
       case Part::kGradient:
         step.gradients[index].reading = reading;
         if (reading.known) {
           norms_.add(TensorRole::kBoundaryGradient, static_cast<std::uint32_t>(index), reading.norm, reading.amax);
         }
-        if (!reading.finite) step.verdict.note(TensorRole::kBoundaryGradient, parameters_[index].path);
+        if (!reading.finite) verdict(step).note(TensorRole::kBoundaryGradient, parameters_[index].path);
         break;
       case Part::kParameter:
       case Part::kState:
@@ -492,7 +495,7 @@ void Sentinel::absorb_group(Step& step, Group& group) {
 void Sentinel::note(Step& step, Watched& watched) {
   if (watched.noted) return;
   watched.noted = true;
-  step.verdict.note(watched.kind, watched.path);
+  verdict(step).note(watched.kind, watched.path);
 }
 
 // All that will ever be known of it is. A step that was held back triggers as at the optimizer boundary.
@@ -514,11 +517,11 @@ void Sentinel::report_step(Step& step) {
   if (step.lost) recorder_.on_note({step.number, kLostNote, ++lost_steps_});
   if (!step.end) return;
   const bool unread = step.lost || step.end->ending == StepEnding::kException;
-  if (!unread || step.verdict.bad != 0) report_health(step);  // no row at all is better than a healthy one
+  report_health(step, !unread);
   recorder_.on_step_end(*step.end);
 }
 
-void Sentinel::report_health(const Step& step) {
+void Sentinel::report_health(const Step& step, bool is_read) {
   const ScopedDefaultFpEnvironment environment;
   const auto norm = [](const Reading& reading) {
     return reading.known ? reading.norm : std::numeric_limits<double>::quiet_NaN();
@@ -528,7 +531,8 @@ void Sentinel::report_health(const Step& step) {
     if (gradient.is_stepped) gradients.add(norm(gradient.reading));
   }
   for (const Watched& watched : parameters_) weights.add(norm(watched.last));
-  recorder_.on_health(step.verdict.health(step.number, gradients.norm(), weights.norm()));
+  const HealthEvent health = judge_.take(step.number, /*whole=*/true, gradients.norm(), weights.norm());
+  if (is_read || health.bad != 0) recorder_.on_health(health);  // no row at all is better than a healthy one
 }
 
 }  // namespace nanhunt::hooks

@@ -20,7 +20,7 @@
 #include "hooks/engine/sentinel/optimizer_boundary.h"
 #include "kernels/device_readings.h"
 #include "src/hunt/replay_comparison.h"
-#include "src/hunt/step_verdict.h"
+#include "src/hunt/step_judge.h"
 
 namespace nanhunt::hooks {
 
@@ -35,7 +35,7 @@ class Sentinel final : public engine::Observer {
   // Judges what is left; waits for the device. For the end of a run.
   void finish() noexcept;
 
-  std::uint32_t triggers() const { return policy_.triggers(); }
+  std::uint32_t triggers() const { return judge_.taken(); }
   const BoundaryPlan& boundary() const { return plan_; }
   kernels::ReadingsCounts counts() const { return device_ ? device_->counts() : kernels::ReadingsCounts{}; }
 
@@ -111,10 +111,9 @@ class Sentinel final : public engine::Observer {
     std::vector<DeferredEvent> held;
     std::optional<StepEvent> end;
     std::string said;  // with which it ended
-    bool opened = false, over = false, skipped = false, lost = false;
+    bool opened = false, skipped = false, lost = false;
     bool changes_reported = false, audited = false;
     std::uint32_t micro_batch = 0;
-    hunt::StepVerdict verdict;
   };
   enum class Moment : std::uint8_t { kBoundary, kAfter };
 
@@ -122,6 +121,8 @@ class Sentinel final : public engine::Observer {
   bool answers_at_once() const { return device_ == nullptr; }
   void open_device();
   Step* at_hand();  // the step that is watched now; null: none
+  bool is_over(const Step& step) const { return &step != &steps_.back() || !judge_.is_open(); }
+  hunt::StepVerdict& verdict(const Step& step) { return judge_.verdict(step.number); }
   void ask(Step& step, Group&& group);
   static Wanted wanted_of(Part part);
   void add(Group& group, Part part, std::size_t index, const engine::Tensor& tensor);
@@ -142,8 +143,8 @@ class Sentinel final : public engine::Observer {
   void absorb_group(Step& step, Group& group);
   void open_step(Step& step);
   void note(Step& step, Watched& watched);
-  void report_health(const Step& step);
-  hunt::Harm harm(const Step& step) const;
+  void report_health(const Step& step, bool is_read);
+  hunt::Harm harm(const Step& step);
 
   // When something is bad.
   bool trigger(Step& step, Moment moment);  // true: the step was run again
@@ -161,7 +162,7 @@ class Sentinel final : public engine::Observer {
   engine::Trainer& trainer_;
   Recorder& recorder_;
   const WatchOptions options_;
-  hunt::ReplayPolicy policy_;
+  hunt::StepJudge judge_;
   NormRing norms_;
   BoundaryPlan plan_;
   bool close_ = false;                                // state is read every step
@@ -174,7 +175,6 @@ class Sentinel final : public engine::Observer {
   std::vector<const Watched*> changed_in_copy_;  // of the step that triggers
   bool start_read_ = false, boundary_reported_ = false, unread_reported_ = false;
   std::deque<Step> steps_;  // the one at hand is the last
-  bool begun_ = false;      // it is watched
   std::size_t next_gradient_ = 0;
   Group boundary_;  // gradients, as they are marked
   std::uint64_t lost_steps_ = 0, waits_reported_ = 0;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "hooks/engine/host_contents.h"
+#include "hooks/engine/op_adapter.h"
 #include "hooks/engine/replay/step_replay.h"
 #include "hooks/engine/sentinel/sentinel.h"
 #include "src/record/measure/fp_environment.h"
@@ -21,12 +22,12 @@ using record::ScopedDefaultFpEnvironment;
 
 }  // namespace
 
-hunt::Harm Sentinel::harm(const Step& step) const { return step.verdict.harm(holds_back(trainer_)); }
+hunt::Harm Sentinel::harm(const Step& step) { return verdict(step).harm(holds_back(trainer_)); }
 
 bool Sentinel::trigger(Step& step, Moment moment) {
   if (answers_at_once()) report_changes(step);
-  const hunt::AfterBadStep next = policy_.judge(step.number, harm(step));
-  if (!next.anything) return false;
+  const hunt::Consequence next = judge_.judge(step.number, harm(step));
+  if (next == hunt::Consequence::kNothing) return false;
   absorb(step, /*wait=*/true);
   report_changes(step);
   if (moment == Moment::kAfter && !answers_at_once()) look_for_changes_in_copy(step);
@@ -40,8 +41,14 @@ bool Sentinel::trigger(Step& step, Moment moment) {
   norms_.write([&](std::uint32_t number, const NormRing::Row& row) {
     recorder_.on_norm({number, row.kind, parameters_[row.index].path, row.norm, row.amax});
   });
-  if (!next.refusal.empty()) {
-    refuse(step, next.refusal);
+  if (next == hunt::Consequence::kSpent) {
+    refuse(step, fmt::format("No replay is left for this step: {} of at most {} were made, and half of them are kept from "
+                             "steps that the loss scaler skips.",
+                             judge_.taken(), options_.max_triggers));
+    return false;
+  }
+  if (!options_.replay) {
+    refuse(step, "Replays are switched off (WatchOptions::replay).");
     return false;
   }
   replay(step, moment);
@@ -77,14 +84,14 @@ void Sentinel::look_for_changes(Step& step, std::initializer_list<Part> parts, b
     if (watched.is_bad() && !watched.noted) {
       note(step, watched);
     } else {
-      ++step.verdict.bad_tensors;
+      ++verdict(step).bad_tensors;
     }
-    step.verdict.note_changed(watched.path);
+    verdict(step).note_changed(watched.path);
   }
   for (std::size_t i = 0; i < loaded.size(); ++i) {
     const Reading& reading = now[unwritten.size() + i];
     loaded[i]->changed = reading.known && reading.checksum != loaded[i]->reading.checksum;
-    if (loaded[i]->changed) step.verdict.bad |= kHealthChanged;
+    if (loaded[i]->changed) verdict(step).bad |= kHealthChanged;
   }
 }
 
@@ -151,9 +158,9 @@ void Sentinel::look_for_changes_in_copy(Step& step) {
     if (!now.finite) {
       note(step, watched);
     } else {
-      ++step.verdict.bad_tensors;
+      ++verdict(step).bad_tensors;
     }
-    step.verdict.note_changed(watched.path);
+    verdict(step).note_changed(watched.path);
   }
 }
 
@@ -176,8 +183,8 @@ void Sentinel::look_for_the_impossible(Step& step) {
                                       [&](const Watched& watched) { return watched.tensor.impl() == tensor.impl(); });
       if (found == state_.end()) return;
       found->changed = true;
-      step.verdict.bad |= kHealthChanged;
-      ++step.verdict.bad_tensors;
+      verdict(step).bad |= kHealthChanged;
+      ++verdict(step).bad_tensors;
     };
     look(audited.master, audited.memory.param, true);
     look(audited.first, audited.memory.first, true);
@@ -200,7 +207,7 @@ void Sentinel::read_state(Step& step) {
 // of what the optimizer wrote over, are still there.
 void Sentinel::audit_in_hindsight(Step& step) {
   const bool at_hand = &step == &steps_.back() && copied_in_ == step.number;
-  if (step.audited || !at_hand || (step.verdict.bad & role_bit(TensorRole::kBoundaryGradient)) != 0) return;
+  if (step.audited || !at_hand || (verdict(step).bad & role_bit(TensorRole::kBoundaryGradient)) != 0) return;
   step.audited = true;
   std::set<const engine::TensorImpl*> bad;
   for (const auto* list : {&parameters_, &state_}) {
@@ -215,7 +222,7 @@ void Sentinel::audit_in_hindsight(Step& step) {
                                              [&](const engine::Tensor* t) { return bad.contains(t->impl().get()); });
     if (!has_bad || !step.gradients[i].is_stepped) continue;
     const std::optional<hunt::PreAudit> found = audit_.in_hindsight(i, copy_);
-    if (found && found->triggers()) step.verdict.note_audited(parameters_[i].path);
+    if (found && found->triggers()) verdict(step).note_audited(parameters_[i].path);
   }
 }
 
@@ -246,15 +253,15 @@ std::vector<hunt::StepFact> Sentinel::facts(const Step& step, Moment moment) con
 
 void Sentinel::replay(Step& step, Moment moment) {
   // The trainer runs again what it ran last.
-  if (&step != &steps_.back() || step.number + (step.over ? 1 : 0) != trainer_.next_step()) {
+  if (&step != &steps_.back() || step.number + (is_over(step) ? 1 : 0) != trainer_.next_step()) {
     return refuse(step,
                   fmt::format("The step was not replayed: the device told what was bad when step {} was under way.",
-                              trainer_.next_step() - (steps_.back().over ? 1 : 0)));
+                              trainer_.next_step() - (is_over(steps_.back()) ? 1 : 0)));
   }
   const std::vector<hunt::StepFact> original = facts(step, moment);
   const auto refused =
       run_again(trainer_, recorder_,
-                {.step = step.number, .verdict = step.verdict, .original = original,
+                {.step = step.number, .verdict = judge_.verdict(step.number), .original = original,
                  .before = copied_in_ == step.number ? &copy_ : nullptr, .readings = device_.get(),
                  .before_begin = [&] {
                    for (const Watched* watched : changed_in_copy_) report_change(step, *watched, watched->before_read_in);
@@ -266,7 +273,7 @@ void Sentinel::replay(Step& step, Moment moment) {
 // Without a replay the analyzer has at least what is bad now. The refusal comes first: it says how the marks are to be
 // read, and they may be in a later batch.
 void Sentinel::refuse(const Step& step, const std::string& why) {
-  recorder_.on_replay(step.verdict.replayed(step.number, ReplayResult::kRefused, why));
+  recorder_.on_replay(verdict(step).replayed(step.number, ReplayResult::kRefused, why));
   const auto mark = [&](TensorRole kind, const std::string& path, const engine::Tensor& tensor) {
     recorder_.on_mark({step.number, step.micro_batch, kind, path, view_of(tensor, tensor.version())});
   };

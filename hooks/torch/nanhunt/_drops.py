@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from nanhunt._step_judge import HAS_GRADIENTS, USUAL
 from nanhunt._step_mode import StepMode
 
 if TYPE_CHECKING:
@@ -57,7 +58,9 @@ class Drops:
 
     def may_come(self) -> bool:
         session = self._session
-        return session.differentiated and not self._notified and not session.tracker.passed and not session.exact
+        if self._notified or session.tracker.passed or session.exact:
+            return False
+        return bool(session.judge.facts() & HAS_GRADIENTS)
 
     def before_clearing(self, cleared: Iterable[torch.Tensor]) -> None:
         """Gradients of these go. Whatever else has one is not given up."""
@@ -86,7 +89,7 @@ class Drops:
 
     def gave_up(self) -> bool:
         """Before the next forward: whether the step is over without an optimizer."""
-        if not self._session.differentiated:
+        if not self._session.judge.facts() & HAS_GRADIENTS:
             return False
         if not self._notified and self._are_abandoned():
             self._notify()
@@ -98,7 +101,7 @@ class Drops:
         session = self._session
         if session.state.looked or self._is_gone():
             return self._heard_bad()
-        return session.mode is StepMode.UNHEARD and self._looks and session.calls >= max(session.usual_calls, 1)
+        return session.mode is StepMode.UNHEARD and self._looks and bool(session.judge.facts() & USUAL)
 
     def _is_gone(self) -> bool:
         return any(p.grad is None for p in self.with_gradient)

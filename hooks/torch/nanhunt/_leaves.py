@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nanhunt._pytorch import no_torch_function
+from nanhunt._step_judge import FORWARD
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -27,7 +28,8 @@ def find_leaves(session: Session, tensors: Sequence[Any]) -> None:
     for leaf in found:
         session.parameter_names.set_new(leaf, names.get(id(leaf)) or f"tensor {len(session.leaves)}")
         session.leaves.append(weakref.ref(leaf))
-    session.worked = session.worked or bool(session.leaves)
+    if session.leaves:
+        session.judge.enter(FORWARD)
 
 
 def _leaves_of(tensors: Sequence[Any]) -> list[torch.Tensor]:

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 PACKAGE = Path(__file__).absolute().parent  # not resolved: a build tree links to the sources
-API_VERSION = 7
+API_VERSION = 8
 
 OK, USAGE, NOT_FOUND = 0, 1, 2
 F16, BF16, F32, F64, E4M3FN, E5M2, I64, I32, U8, BOOL = range(10)
@@ -211,9 +211,28 @@ _PROTOTYPES = {
     "nanhunt_device_counters": (_i32, [_ptr, _ptr]),
     "nanhunt_read": (_i32, [_ptr, _text, _size, _i32, _ptr, _ptr]),
     "nanhunt_tensor_stats": (_i32, [_ptr, _ptr]),
-    "nanhunt_trigger_policy_new": (_ptr, [_u32, _u32]),
-    "nanhunt_trigger_policy_judge": (_i32, [_ptr, _u32, _i32]),
-    "nanhunt_trigger_policy_free": (None, [_ptr]),
+    "nanhunt_step_judge_new": (_ptr, [_u32, _u32]),
+    "nanhunt_step_judge_free": (None, [_ptr]),
+    "nanhunt_step_is_open": (_i32, [_ptr]),
+    "nanhunt_step_pass": (_i32, [_ptr, _i32]),
+    "nanhunt_step_restart": (_i32, [_ptr]),
+    "nanhunt_step_facts": (_i32, [_ptr]),
+    "nanhunt_step_reads_gradients": (_i32, [_ptr, _u32, _i32, _i32]),
+    "nanhunt_step_gives_up": (_i32, [_ptr]),
+    "nanhunt_step_note": (_i32, [_ptr, _u32, _i32, _i32, _text]),
+    "nanhunt_step_note_kept": (_i32, [_ptr, _u32]),
+    "nanhunt_step_bad": (_i32, [_ptr, _u32]),
+    "nanhunt_step_boundary": (_i32, [_ptr, _u32]),
+    "nanhunt_step_trigger": (_i32, [_ptr, _u32]),
+    "nanhunt_step_judge_bad": (_i32, [_ptr, _u32, _i32]),
+    "nanhunt_step_judge_harm": (_i32, [_ptr, _u32]),
+    "nanhunt_step_keeps": (_i32, [_ptr, _u32, _i32, _i32]),
+    "nanhunt_step_end_held": (_i32, [_ptr, _u32, _i32, _i32]),
+    "nanhunt_step_shows": (_i32, [_ptr, _u32, _i32]),
+    "nanhunt_step_was_left_out": (_i32, [_ptr]),
+    "nanhunt_step_end": (_i32, [_ptr, _i32, _i32]),
+    "nanhunt_step_carry_over": (_i32, [_ptr, _u32]),
+    "nanhunt_step_record": (_i32, [_ptr, _ptr, _u32, _i32, _i32, _f64]),
     "nanhunt_records": (_i32, [_text, _text, _ptr]),
     "nanhunt_record_kinds": (_text, []),
 }

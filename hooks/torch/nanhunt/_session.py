@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from nanhunt import _ignored
 from nanhunt import _library as lib
+from nanhunt import _step_judge as steps
 from nanhunt._drops import Drops
 from nanhunt._faults import Faults
 from nanhunt._listener import Listener
@@ -28,6 +29,7 @@ from nanhunt._names import plain_module, plain_path
 from nanhunt._options import LEVELS, Options
 from nanhunt._pending import Pending
 from nanhunt._program import packages, repository
+from nanhunt._step_judge import StepJudge
 from nanhunt._step_mode import StepMode
 from nanhunt._step_tracker import StepTracker
 from nanhunt._threads import Threads
@@ -54,13 +56,17 @@ _nothing = nullcontext()
 class StepFacts:
     """What is known of one step. Where a device computes it, some of it comes when the next one runs."""
 
-    __slots__ = ("loss", "factor", "skipped", "gradients_are_bad")
+    __slots__ = ("loss", "factor", "skipped", "gradients_are_bad", "unread", "is_read_further",
+                 "gradient_norm")
 
     def __init__(self) -> None:
         self.loss: float | None = None  # unscaled, where it could be read without waiting
         self.factor: float | None = None  # by which the program itself multiplied the loss last
         self.skipped = False
         self.gradients_are_bad = False
+        self.unread = False  # a boundary was not judged: what is not known to be bad is not known to be healthy
+        self.is_read_further = False  # what is read of bad steps only was read
+        self.gradient_norm = math.nan
 
 
 def _remove(attempt: str, run: str) -> None:
@@ -100,9 +106,7 @@ class Session(lib.HasState):
         # Counters of what is going on.
         self.state = lib.State(phase=lib.DATA)  # which step, micro-batch and phase run: the tap reads it
         self.tap: Tap | None = None
-        # Of the step that runs: it has called a root; a backward of it ended; one raised.
-        self.worked = self.differentiated = self.raised = False
-        self.calls = self.usual_calls = 0  # of roots, in this step and in the last one that an optimizer ended
+        self.judge = StepJudge(options.max_triggers, options.distance)  # how far the step that runs has come
         self.values: Values | None = None       # of the level's listeners
         self.facts = StepFacts()     # of the step that runs
         self.pending = Pending(self)
@@ -344,6 +348,7 @@ class Session(lib.HasState):
 
     def passed_boundary(self, optimizer: Any, skipped: bool, scaler: Any) -> None:
         self.tracker.passed[id(optimizer)] = None
+        self.judge.enter(steps.OPTIMIZER)
         self.facts.skipped = self.facts.skipped or skipped
         if scaler is not None:
             self.scaler = scaler
@@ -353,18 +358,19 @@ class Session(lib.HasState):
     def after_update(self) -> None:
         if self.tracker.passed:
             self.scaler = None
+            self.judge.enter(steps.UPDATED)
             self.begins_work()
 
     def gives_up(self) -> bool:
         """Before a root is called: whether the program has left the step at hand without an optimizer. That may be
         meant (several models, a call without a loss), so a number that is not finite must speak for it."""
-        if not self.worked or self.tracker.passed or self.exact:
+        if self.tracker.passed or self.exact or not self.judge.is_open():
             return False
         if self.drops.gave_up():
             return True
-        if self.calls < max(self.usual_calls, 1):
-            return False
-        return self.raised or not self.differentiated and (bool(self.state.bad_number) or self.saw_bad_number())
+        answer = self.judge.gives_up()
+        return answer == steps.GIVES_UP or answer == steps.GIVES_UP_IF_BAD_NUMBER and (
+            bool(self.state.bad_number) or self.saw_bad_number())
 
     # Whether the step has made a single number that is not finite, where the tap does not hear it.
     saw_bad_number: Callable[[], bool] = staticmethod(lambda: False)
@@ -373,7 +379,7 @@ class Session(lib.HasState):
         """No optimizer ends the step at hand."""
         if self.recorder is not None and not self.dead:
             self.notify("before_unfinished")
-        if not self.worked or self.recorder is None or self.dead:
+        if not self.judge.is_open() or self.recorder is None or self.dead:
             return
         if self.tap is not None:
             self.tap.settle()
@@ -382,11 +388,11 @@ class Session(lib.HasState):
 
     def has_begun(self) -> bool:
         """Whether there is a step, be it open, or a scaler was used."""
-        return self.step > 0 or self.worked or self.has_scaler or bool(self.tracker.passed)
+        return self.step > 0 or bool(self.judge.is_open()) or self.has_scaler or bool(self.tracker.passed)
 
     def forget_work(self) -> None:
         """What was done so far was no training."""
-        self.worked = self.differentiated = self.raised = False
+        self.judge.restart()
         self.leaves.clear()
         self.drops.end_step()
 
@@ -443,10 +449,8 @@ class Session(lib.HasState):
         self.tracker.end()
         self.overran = False
         self.facts, self.scaler = StepFacts(), None
-        self.worked = self.differentiated = self.raised = False
-        if ending == lib.BY_OPTIMIZER:
-            self.usual_calls = self.calls
-        self.calls = self.state.bad_number = self.state.bad_copy = self.state.wrote = 0
+        self.judge.end(ending, overran)
+        self.state.bad_number = self.state.bad_copy = self.state.wrote = 0
         self.drops.end_step()
         self.state.step += 1
         self.state.micro_batch = 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from nanhunt import _library as lib
 from nanhunt._hooks.frames import take_frames_off
+from nanhunt._step_judge import SUSPECT
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -68,9 +69,10 @@ def _end_run(ending: int, message: Callable[[], str]) -> None:
         words = message()[:_MOST]
         if session.tracker.passed:  # between two steps: the exception is told with the one that is over
             session.end_step(message=words if ending == lib.BY_EXCEPTION else "")
-        elif ending == lib.BY_EXCEPTION and not session.worked and session.recorder is not None:
+        elif ending == lib.BY_EXCEPTION and not session.judge.is_open() and session.recorder is not None:
             session.note(RAISED + words)
-            session.worked = session.step == 0 and session.recorder.origins() > 0  # before the first forward
+            if session.step == 0 and session.recorder.origins() > 0:  # before the first forward
+                session.judge.enter(SUSPECT)
         session.unfinished(ending, words)
     except Exception as error:
         session.failed(error, "the end of the run")

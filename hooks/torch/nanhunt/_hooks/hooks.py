@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import torch
 
 from nanhunt import _library as lib
+from nanhunt import _step_judge as steps
 from nanhunt._hooks import calls, endings
 from nanhunt._hooks.dynamo import hide_function, register_with_dynamo
 from nanhunt._hooks.frames import take_frames_off
@@ -247,8 +248,7 @@ def _begin_root(session: Session, module: torch.nn.Module, args: tuple[Any, ...]
         if _had_backward:
             session.state.micro_batch += 1
             _had_backward = False
-        session.worked = True
-        session.calls += 1
+        session.judge.enter(steps.FORWARD)
         _root = call = RootCall(module, name_root(session, module), args, kwargs, _calls, function)
         _calls += 1
         session.state.phase = lib.FORWARD
@@ -322,14 +322,15 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
         session.places.begin_backward()
     session.notify("before_backward", (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors),
                  bound.get("grad_tensors"), bound)
+    session.judge.enter(steps.LOSS)
     _in_backward += 1
     try:
         result = original(*args, **kwargs)
-        session.differentiated = True
+        session.judge.enter(steps.BACKWARD)
         without_modes(session.drops.after_backward)
         return result
     except BaseException:
-        session.raised = session.worked
+        session.judge.enter(steps.RAISED)
         raise
     finally:
         _in_backward -= 1
@@ -374,6 +375,7 @@ def _grad(session: Session, original: Callable[..., Any], args: tuple[Any, ...],
         session.places.begin_backward()
     session.notify("before_grad", bound.get("outputs"), bound.get("inputs"), bound)
     result = None
+    session.judge.enter(steps.LOSS)
     _in_backward += 1
     try:
         result = original(*args, **kwargs)

@@ -2,7 +2,6 @@
 """What follows when a step is bad: what else is, the norms of the steps before, and whether its operations are kept."""
 from __future__ import annotations
 
-import math
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nanhunt import _library as lib
+from nanhunt._step_judge import NOTHING, TAKEN
 from nanhunt._step_mode import StepMode
 
 if TYPE_CHECKING:
@@ -20,113 +20,58 @@ if TYPE_CHECKING:
     from nanhunt._tap.values import Values
 
 _Tensor = torch.Tensor
-NONE, KEEP, WAITS, SPENT = range(4)  # answers of the trigger policy
 LEFT_OUT = "operations of further bad steps: those of a few are kept"
-NO_HARM, SCALED, HARM = range(3)
-TRIGGER_AUDIT, TRIGGER_USER = 6, 8
-_LASTING = (lib.MARK_PARAMETER, lib.MARK_STATE)
 Norms = deque[tuple[int, list[str], Sequence[float], Sequence[float]]]
-
-
-class StepVerdict:
-    """What is bad in a step."""
-
-    __slots__ = ("bad", "bad_tensors", "first_bad", "first_kind", "judged", "unread", "gradient_norm", "weight_norm")
-
-    def __init__(self) -> None:
-        self.bad = self.bad_tensors = 0
-        self.first_bad = ""
-        self.first_kind: int | None = None
-        self.judged = False  # what is read of bad steps only was read
-        self.unread = False  # a boundary of it was not judged: what is not known to be bad is not known to be healthy
-        self.gradient_norm = self.weight_norm = math.nan
-
-    def note(self, kind: int, path: str) -> None:
-        self.bad |= 1 << kind
-        self.bad_tensors += 1
-        if self.first_kind is None or kind in _LASTING and self.first_kind not in _LASTING:
-            self.first_kind, self.first_bad = kind, path
-
-    @property
-    def trigger(self) -> int:
-        if self.first_kind is None:
-            return TRIGGER_AUDIT if self.bad else TRIGGER_USER
-        return {lib.MARK_LABEL: lib.MARK_BATCH}.get(self.first_kind, self.first_kind)
 
 
 class StepSnapshot:
     """A step as it was at its boundary: what judging it needs, now or when its readings have come."""
 
-    __slots__ = ("verdict", "facts", "step", "micro_batch", "inputs", "parameters", "scaler", "scaled", "kept",
-                 "weights", "updates")
+    __slots__ = ("facts", "step", "micro_batch", "inputs", "parameters", "scaler", "scaled", "weights", "updates")
 
-    def __init__(self, verdict: StepVerdict, facts: StepFacts, step: int, micro_batch: int,
-                 inputs: list[weakref.ref[_Tensor]], parameters: list[tuple[_Tensor, str]], scaler: Any, scaled: bool,
-                 kept: bool, updates: int) -> None:
-        self.verdict, self.facts, self.step, self.micro_batch = verdict, facts, step, micro_batch
+    def __init__(self, facts: StepFacts, step: int, micro_batch: int, inputs: list[weakref.ref[_Tensor]],
+                 parameters: list[tuple[_Tensor, str]], scaler: Any, scaled: bool, updates: int) -> None:
+        self.facts, self.step, self.micro_batch = facts, step, micro_batch
         self.inputs, self.parameters = inputs, parameters
         self.scaler, self.scaled = scaler, scaled  # gradients are multiplied by its scale
-        self.kept = kept      # bad gradients were there before the first backward
         self.updates = updates  # optimizer steps that had run
         self.weights: list[Reading] | None = None  # of parameters on a device, where they were read
 
 
 class BadSteps:
-    """Which bad steps have their operations in the trace: a few of each run of them (src/hunt/trigger_policy.h)."""
+    """Which bad steps have their operations in the trace: a few of each run of them (src/hunt/step_judge.h)."""
 
     def __init__(self, session: Session, values: Values, reader: Reader, norms: Norms, weights: Norms) -> None:
         self.session, self.values, self.reader = session, values, reader
         self._norms, self._weights = norms, weights
-        self._library = lib.load_library().fast
-        self._policy = self._library.nanhunt_trigger_policy_new(session.options.max_triggers, session.options.distance)
-        self._last_spent = -2
+        self._judge = session.judge
         self.updates = 0  # optimizer steps that have run, ever
         self.last_bad: int | None = None  # step
-        self._is_left_out = False  # the step that runs is one of those that are too many
-
-    def _harm(self, snapshot: StepSnapshot) -> int:
-        bad = snapshot.verdict.bad & ~(1 << lib.MARK_BATCH | 1 << lib.MARK_LABEL)
-        if not bad:
-            return NO_HARM
-        # What is bad after unscaling was not when the scaler looked.
-        scaled = snapshot.scaler is not None and snapshot.scaled and getattr(snapshot.scaler, "_enabled", True)
-        held_back = scaled or self.session.drops.drops  # by a scaler of the program's own, as likely as not
-        return SCALED if held_back and not snapshot.kept and bad == 1 << lib.MARK_GRADIENT else HARM
 
     def may_keep(self, step: int) -> bool:
         """Of a step that does harm. Asking counts."""
-        may = bool(self._library.nanhunt_trigger_policy_judge(self._policy, step, HARM) == KEEP)
-        self._is_left_out = self._is_left_out or not may
-        return may
+        return self._judge.judge_harm(step) == TAKEN
 
     def end_step(self, is_in_trace: bool) -> None:
         """Of a step that was heard."""
-        if self._is_left_out and not is_in_trace:
+        if self._judge.was_left_out() and not is_in_trace:
             self.session.note(LEFT_OUT)
-        self._is_left_out = False
 
     def judge(self, snapshot: StepSnapshot) -> None:
         """Of a step that is bad."""
-        session, verdict = self.session, snapshot.verdict
-        self.last_bad = session.step
-        if not verdict.judged:
+        session, step = self.session, snapshot.step
+        self.last_bad = step
+        if not snapshot.facts.is_read_further:
             self._read_further(snapshot)
-        answer = self._library.nanhunt_trigger_policy_judge(self._policy, session.step, self._harm(snapshot))
-        heard = session.mode is not StepMode.UNHEARD
-        self._is_left_out = self._is_left_out or answer in (WAITS, SPENT)
-        if answer in (NONE, WAITS):
+        # A scaler of the program's own drops gradients, as likely as not.
+        answer = self._judge.judge_bad(step, snapshot.scaled or session.drops.drops)
+        if answer == NOTHING:
             return
-        if answer == SPENT:
-            noted = session.step <= self._last_spent + 1
-            self._last_spent = session.step
-            if noted:
-                return
         self._write_norms()
-        if heard:
-            if answer == KEEP:
-                self.keep()
-        else:
+        if session.mode is StepMode.UNHEARD:
             self._not_heard(snapshot)
+        elif answer == TAKEN:
+            self.keep()
 
     def keep(self) -> None:
         """The operations of the step that runs will be in the trace: those that come are read as they come."""
@@ -150,8 +95,8 @@ class BadSteps:
 
     def _read_further(self, snapshot: StepSnapshot) -> None:
         """What is read of bad steps only: parameters, optimizer state, the batch."""
-        verdict = snapshot.verdict
-        verdict.judged = True
+        step = snapshot.step
+        snapshot.facts.is_read_further = True
         over = self._is_over(snapshot)
         items = []
         if not over:
@@ -164,21 +109,19 @@ class BadSteps:
         else:
             for reading in snapshot.weights or ():
                 if reading.bad:
-                    verdict.note(lib.MARK_PARAMETER, reading.name)
+                    self._judge.note(step, lib.MARK_PARAMETER, True, reading.name.encode())
         for kind, path in self.reader.bad_among(items):
-            verdict.note(kind, path)
+            self._judge.note(step, kind, True, path.encode())
         given = [t for t in [reference() for reference in snapshot.inputs] if t is not None]
         batch = [(lib.MARK_BATCH, f"input {i}", t) for i, t in enumerate(given)] if not over else []
         for kind, path in self.reader.bad_among(batch):
-            if verdict.first_kind not in _LASTING:
-                verdict.first_kind, verdict.first_bad = kind, path
-            verdict.note(kind, path)
+            self._judge.note(step, kind, True, path.encode())
 
     def _not_heard(self, snapshot: StepSnapshot) -> None:
         """Without operations the analyzer has at least what is bad now."""
         session, recorder = self.session, self.session.recorder
         assert recorder is not None
-        recorder.not_heard(session.step, snapshot.verdict.trigger, self.why_not_heard())
+        recorder.not_heard(session.step, self._judge.trigger(snapshot.step), self.why_not_heard())
         if not self._is_over(snapshot):  # what is there now is another step's; the health row says what was bad
             self._mark_bad(snapshot)
 

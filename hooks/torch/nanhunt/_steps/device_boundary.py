@@ -53,15 +53,15 @@ class DeviceBoundary:
 
     def pass_boundary(self, snapshot: StepSnapshot, optimizer: torch.optim.Optimizer | None, here: Here,
                       away: Sequence[tuple[str, _Tensor]]) -> None:
-        session, steps, verdict = self.session, self._steps, snapshot.verdict
+        session, steps, facts = self.session, self._steps, snapshot.facts
         if self.is_capturing():
             session.note(CAPTURED)
-            verdict.unread = True
+            facts.unread = True
             return
         self.passed = True
         readings = Readings(session)
         readings.add(away)
-        verdict.unread = verdict.unread or readings.unread
+        facts.unread = facts.unread or readings.unread
         weights: Here | None = None
         if steps.weights_are_due(snapshot.step, self._grows):
             weights, more = steps.read_weights()
@@ -70,7 +70,7 @@ class DeviceBoundary:
         losses = self._add_losses(readings)
         boundary = self._choose(snapshot, optimizer, away)
         if not readings.send():
-            verdict.unread = True
+            facts.unread = True
             return
         older, self._older = self._older, None
         fetches = [*(older.fetches if older is not None else ()), *readings.fetches]
@@ -80,15 +80,16 @@ class DeviceBoundary:
                 readings.take()
                 if older is not None:
                     older.take()
-                    snapshot.kept = snapshot.kept or any(r.bad for r in older.lists[0])
+                    if any(r.bad for r in older.lists[0]):
+                        session.judge.note_kept(snapshot.step)
                 with session.as_of(snapshot.step, snapshot.micro_batch):
                     self._judge(snapshot, here, readings, weights, losses, without_loss)
             except Exception:
-                verdict.unread = True
+                facts.unread = True
                 raise
 
         def lost() -> None:
-            verdict.unread = True
+            facts.unread = True
 
         session.pending.expect(fetches, judge, lost)
         if boundary == SYNC:
@@ -98,7 +99,7 @@ class DeviceBoundary:
     def _add_losses(self, readings: Readings) -> list[str]:
         """Paths of the losses that came since the boundary before."""
         paths = []
-        for path, t, _ in self._steps.losses[self._losses_read:]:
+        for path, t in self._steps.losses[self._losses_read:]:
             if t is not None and t.numel() == 1 and t.is_floating_point() and _device.is_away(t):
                 readings.number(t)
                 paths.append(path)
@@ -126,24 +127,24 @@ class DeviceBoundary:
 
     def _judge(self, snapshot: StepSnapshot, here: Here, readings: Readings, weights: Here | None,
                losses: Sequence[str], without_loss: bool) -> None:
-        steps, verdict, facts = self._steps, snapshot.verdict, snapshot.facts
+        steps, facts, note = self._steps, snapshot.facts, self.session.judge.note
         lists = iter(readings.lists)
         for number, path in zip(readings.numbers, losses):
             if facts.loss is None or math.isnan(facts.loss):
                 facts.loss = number
             if not math.isfinite(number):
-                verdict.note(lib.MARK_LOSS, path)
+                note(snapshot.step, lib.MARK_LOSS, False, path.encode())
         gradients = [*_readings(here), *next(lists)]
         paths, words = _words(gradients)
-        steps.weigh(verdict, snapshot.step, paths, words, snapshot.scaled)
-        self._grows = steps.grows(verdict.gradient_norm)
+        steps.weigh(facts, snapshot.step, paths, words, snapshot.scaled)
+        self._grows = steps.grows(facts.gradient_norm)
         if weights is not None:
             snapshot.weights = [*_readings(weights), *next(lists)]
             paths, words = _words(snapshot.weights)
-            steps.keep_weights(verdict, snapshot.step, paths, words, [r.name for r in snapshot.weights if r.bad])
+            steps.keep_weights(snapshot.step, paths, words, [r.name for r in snapshot.weights if r.bad])
         bad = [r.name for r in gradients if r.bad]
-        steps.note_gradients(verdict, facts, bad)
-        if verdict.bad or without_loss and any(r.bad for r in snapshot.weights or ()):
+        steps.note_gradients(snapshot.step, facts, bad)
+        if self.session.judge.bad(snapshot.step) or without_loss and any(r.bad for r in snapshot.weights or ()):
             steps.bad_steps.judge(snapshot)
 
 

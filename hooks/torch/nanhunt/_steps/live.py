@@ -21,6 +21,7 @@ from nanhunt import _library as lib
 from nanhunt._listener import Listener, RootCall
 from nanhunt._pytorch import accelerator
 from nanhunt._ranks import rank_and_world
+from nanhunt._step_judge import DROPPED, KEPT
 from nanhunt._step_mode import StepMode
 from nanhunt._steps.origin import prove
 
@@ -33,11 +34,8 @@ _NARROW = (torch.float16, torch.bfloat16)
 _WROTE_NARROW = 2  # State::wrote_weights of the tap
 FIRST = 8          # steps that are heard in any case
 AFTER_BAD = 64     # steps that are heard after a bad one in any case
-FULL_EVERY = 64    # steps: with parameters of 16 bits one has full statistics of its operations
-_SWALLOWED = 8     # steps at most that are kept for what went bad in them and did no harm
-_SHOWN = 16        # healthy steps at most whose operations are in the trace
-KEPT = 64 << 20    # bytes of what operations read at which badness began, in one step
-KEPT_WRITTEN = 1 << 20  # ... of what each operation in place may write over
+_BYTES = 64 << 20  # bytes of what operations read at which badness began, in one step
+_BYTES_WRITTEN = 1 << 20  # ... of what each operation in place may write over
 _MEASURED = 16     # steps of either kind whose times are remembered
 _LONGEST = 3       # usual steps
 _LOOK_EVERY = 8    # steps: how long these take is looked at
@@ -128,11 +126,8 @@ class Live(Listener):
         share = session.options.budget
         self.budget = Budget(1.0 if share is None else share / 100)
         self._began = time.perf_counter()
-        self._shown = 0       # healthy steps whose operations are in the trace
         self._narrow = False  # one of them has parameters of 16 bits
         self._births = -1     # of the step, when optimizers began; -1: none has
-        self._swallowed = 0   # steps that are in the trace though what went bad in them did no harm
-        self._last_swallowed = -2
         self._was_heard = True
         session.listeners = self._unheard
         session.before_step_row = self._before_step_row  # type: ignore[method-assign]
@@ -162,7 +157,7 @@ class Live(Listener):
         if heard:
             if not self._was_heard:
                 tap.forget()
-            tap.hold(lib.HOLD, KEPT, KEPT_WRITTEN)
+            tap.hold(lib.HOLD, _BYTES, _BYTES_WRITTEN)
             # On a device the tap does not know what is finite: the recorder reads there.
             if self._is_full() or accelerator():
                 tap.hand_over()
@@ -210,8 +205,8 @@ class Live(Listener):
         self.budget.step_took(now - self._began, heard)
         self._began = now
         if session.mode is StepMode.HELD:
-            made_bad = 0 <= self._births != self._births_now() or bool(session.state.bad_copy)
-            if made_bad and self._bad_steps.may_keep(step) or session.state.wanted and self._may_keep_swallowed(step):
+            left_bad = 0 <= self._births != self._births_now() or bool(session.state.bad_copy)
+            if (left_bad or session.state.wanted) and session.judge.keeps(step, left_bad, bool(session.state.wanted)):
                 session.mode = StepMode.KEPT
         self._births = -1
         if session.overran:  # what came since its last boundary is part of the next step, which goes on as it began
@@ -224,33 +219,23 @@ class Live(Listener):
                 session.note("operations of steps that the budget had no room for")
         self._begin_step()
 
-    def _may_keep_swallowed(self, step: int) -> bool:
-        """Of a step in which something went bad and did no harm. The one after it is judged without: then the tap knows
-        where harmless infinities come from."""
-        may = step > self._last_swallowed + 1 and self._swallowed < _SWALLOWED
-        self._swallowed += may
-        self._last_swallowed = step if may else self._last_swallowed
-        return may
+    def _is_narrow(self) -> bool:
+        """Parameters of 16 bits are trained."""
+        return self._narrow or bool(self.session.state.wrote_weights & _WROTE_NARROW)
 
     def is_shown(self) -> bool:
         """Whether the step is in the trace healthy as it may be."""
-        if self.session.mode is StepMode.UNHEARD or self._shown >= _SHOWN:
-            return False
-        narrow = self._narrow or bool(self.session.state.wrote_weights & _WROTE_NARROW)
-        if not narrow:
-            return self._shown < 1
-        return self._shown < FIRST or self.session.step % FULL_EVERY == 0
+        session = self.session
+        return session.mode is not StepMode.UNHEARD and bool(session.judge.shows(session.step, self._is_narrow()))
 
     def _end_hold(self) -> None:
         session, tap = self.session, self.session.tap
         if session.recorder is None or tap is None:
             return
-        kept = session.mode is StepMode.KEPT
-        shows = not kept and self.is_shown()
-        self._shown += shows
-        self._bad_steps.end_step(is_in_trace=kept or shows)
-        tap.hold(lib.KEEP if kept or shows else lib.DROP)
-        if kept:
+        fate = session.judge.end_held(session.step, session.mode is StepMode.KEPT, self._is_narrow())
+        self._bad_steps.end_step(is_in_trace=fate != DROPPED)
+        tap.hold(lib.DROP if fate == DROPPED else lib.KEEP)
+        if fate == KEPT:
             prove(session, tap)
 
     def on_close(self) -> None:

@@ -18,8 +18,9 @@ from nanhunt._device import is_away
 from nanhunt._hooks.scaler import peek
 from nanhunt._listener import Listener, RootCall
 from nanhunt._nested import tensors_in
+from nanhunt._step_judge import CLIPPED, READS_AGAIN, SCALE_APPLIED, SCALED, SUSPECT, TRAINED, UNSCALED
 from nanhunt._step_mode import StepMode
-from nanhunt._steps.bad_steps import BadSteps, Norms, StepSnapshot, StepVerdict
+from nanhunt._steps.bad_steps import BadSteps, Norms, StepSnapshot
 from nanhunt._steps.device_boundary import DeviceBoundary, Here
 from nanhunt._steps.reading import Reader
 from nanhunt._steps.validation import Validation
@@ -54,34 +55,14 @@ class StepWatch(Listener):
         self._was_bad = False  # gradients, in the step before
         session.saw_bad_number = self._saw_bad_number  # type: ignore[method-assign]
         self._begin_work()
-        self._begin()
 
     def _begin_work(self) -> None:
-        self.losses: list[tuple[str, _Tensor | None, bool]] = []  # path, contents (shared), finite
+        self.losses: list[tuple[str, _Tensor | None]] = []  # path, contents (shared)
         self._inputs: list[weakref.ref[_Tensor]] = []  # floating tensors that the last root was given
         self._returned: list[weakref.ref[_Tensor]] = []  # single numbers that it gave
         self._device_boundary.begin()
         self._scaled_losses: list[tuple[_Tensor, float | None]] = []
-        self._read_unasked = False   # without a backward, once
-        self._unread = False         # a backward has added to gradients since they were read
-        self._backwards = 0
-        self._kept = False           # bad gradients were there before the first backward
-        self._scaled = False         # gradients are multiplied by the scale
         self._scaler: Any = None
-
-    def _begin(self) -> None:
-        """Nothing is known of the step yet."""
-        self._verdict = StepVerdict()
-        self._losses_before_boundary = 0
-        self._at_boundary = (0, 0, "")  # what was bad at the last one
-
-    def _carry_over(self) -> None:
-        """The step ended at its last boundary: what was called and differentiated since belongs to the next."""
-        losses = self._losses_before_boundary
-        self._begin()
-        for path, _, finite in self.losses[losses:]:
-            if not finite:
-                self._verdict.note(lib.MARK_LOSS, path)
 
     @property
     def _is_heard(self) -> bool:
@@ -98,13 +79,11 @@ class StepWatch(Listener):
 
     # Backward.
     def before_backward(self, tensors: Sequence[_Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:
-        if not self._backwards:
+        if self.is_without_loss():
             self._read_older()
             if not self._sound_at_first and not self.session.tracker.alive:
                 paths, _, bad = self._reader.gradients(self.parameters(), weights=True)
                 self._sound_at_first = set(paths) - set(bad)
-        self._backwards += 1
-        self._unread = True
         self._read_losses(tensors)
 
     def after_backward(self) -> None:
@@ -115,7 +94,8 @@ class StepWatch(Listener):
     def before_scale(self, scaler: Any, loss: Any) -> None:
         if not getattr(scaler, "_enabled", True):
             return
-        self._scaled, self._scaler = True, scaler
+        self._scaler = scaler
+        self.session.judge.enter(SCALE_APPLIED)
         if isinstance(loss, _Tensor):
             self._scaled_losses.append(self._read_loss(loss))
 
@@ -138,16 +118,17 @@ class StepWatch(Listener):
             path = "the loss" if n == 0 else f"loss {n} of the step"
             finite = number is None or math.isfinite(number)
             if n < _MAX_LOSSES:  # a loop without an optimizer has no end of its step
-                self.losses.append((path, shared if number is None else None, finite))
+                self.losses.append((path, shared if number is None else None))
             if number is not None and (facts.loss is None or math.isnan(facts.loss)):
                 facts.loss = number
             if not finite:
-                self._verdict.note(lib.MARK_LOSS, path)
+                self.session.judge.note(self.session.step, lib.MARK_LOSS, False, path.encode())
 
     def _read_older(self) -> None:
         if (self._was_bad or self.session.pending.items) and any(p.grad is not None for p, _ in self.parameters()):
             _, _, bad = self._reader.gradients(self.parameters())
-            self._kept = self._was_bad and bool(bad)
+            if self._was_bad and bad:
+                self.session.judge.note_kept(self.session.step)
             self._device_boundary.read_older(self._reader.away, self._scaler)
 
     # The boundary.
@@ -155,13 +136,14 @@ class StepWatch(Listener):
         self._boundary(optimizer)
 
     def after_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer, error: BaseException | None) -> None:
-        self._scaled = False
+        self.session.judge.enter(UNSCALED)
 
     def on_drop(self) -> None:
         self._boundary()
 
     def before_clip(self, parameters: Sequence[_Tensor], name: str, bound: float) -> None:
         self._boundary()
+        self.session.judge.enter(CLIPPED)
 
     def before_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
         self._boundary(optimizer)
@@ -207,57 +189,54 @@ class StepWatch(Listener):
 
     def _boundary(self, optimizer: torch.optim.Optimizer | None = None, last: bool = False) -> None:
         """Before gradients are divided, clipped or used. `last`: nothing comes between it and the optimizer."""
-        # Without a backward the program has given its parameters gradients by other means.
-        again = not self._unread and (self._backwards > 0 or self._read_unasked)
+        session, step = self.session, self.session.step
         # Before they are used they are read once more: the program itself may have written them since.
-        written = last or self._is_heard and bool(self.session.state.wrote)
-        if again and (not written or self._verdict.bad):
+        reads = session.judge.reads_gradients(step, last, self._is_heard and bool(session.state.wrote))
+        if not reads:
             return
-        self._unread, self._read_unasked = False, True
-        self.session.state.wrote = 0
-        if self.session.open() is None:
+        session.state.wrote = 0
+        if session.open() is None:
             return
         self._poll()
         paths, words, bad = self._reader.gradients(self.parameters())
-        self._verdict.unread = self._verdict.unread or self._reader.unread
+        session.facts.unread = session.facts.unread or self._reader.unread
         if self._reader.away:
             try:
                 self._device_boundary.pass_boundary(self._snapshot(), optimizer, (paths, words, bad), self._reader.away)
             except Exception:
-                self._verdict.unread = True
+                session.facts.unread = True
                 raise
         else:
-            self._pass_boundary(paths, words, bad, again)
-        self._losses_before_boundary = len(self.losses)
+            self._pass_boundary(paths, words, bad, reads == READS_AGAIN)
+        session.judge.boundary(step)
 
     def _pass_boundary(self, paths: list[str], words: tuple[Sequence[float], Sequence[float]], bad: list[str],
                        again: bool) -> None:
-        session, verdict = self.session, self._verdict
+        session, facts = self.session, self.session.facts
         bad_weights: list[str] = []
         if paths:
-            self.weigh(verdict, session.step, paths, words, self._scaled)
-            if not again and self.weights_are_due(session.step, self.grows(verdict.gradient_norm)):
+            self.weigh(facts, session.step, paths, words, bool(session.judge.facts() & SCALED))
+            if not again and self.weights_are_due(session.step, self.grows(facts.gradient_norm)):
                 paths, words, bad_weights = self._reader.gradients(self.parameters(), weights=True)
-                self.keep_weights(verdict, session.step, paths, words, bad_weights)
-        self.note_gradients(verdict, session.facts, bad)
-        if verdict.bad or bad_weights and self.is_without_loss():
+                self.keep_weights(session.step, paths, words, bad_weights)
+        self.note_gradients(session.step, facts, bad)
+        if session.judge.bad(session.step) or bad_weights and self.is_without_loss():
             self.bad_steps.judge(self._snapshot())
-        self._at_boundary = verdict.bad, verdict.bad_tensors, verdict.first_bad
 
     def _snapshot(self) -> StepSnapshot:
         session = self.session
-        return StepSnapshot(self._verdict, session.facts, session.step, session.micro_batch, self._inputs,
-                            self.parameters(), self._scaler, self._scaled, self._kept, self.bad_steps.updates)
+        return StepSnapshot(session.facts, session.step, session.micro_batch, self._inputs, self.parameters(),
+                            self._scaler, bool(session.judge.facts() & SCALED), self.bad_steps.updates)
 
     # Of any boundary, when its readings are there.
-    def weigh(self, verdict: StepVerdict, step: int, paths: list[str], words: tuple[Sequence[float], Sequence[float]],
+    def weigh(self, facts: StepFacts, step: int, paths: list[str], words: tuple[Sequence[float], Sequence[float]],
               scaled: bool) -> None:
         """Keeps norms of gradients, as the optimizer will use them."""
         norms, amaxes = words
         scale = self.session.last_scale if scaled else 1.0
         if scale != 1.0 and scale > 0:
             norms, amaxes = [n / scale for n in norms], [a / scale for a in amaxes]
-        verdict.gradient_norm = math.hypot(*norms)
+        facts.gradient_norm = math.hypot(*norms)
         self._norms.append((step, paths, norms, amaxes))
 
     def grows(self, norm: float) -> bool:
@@ -275,24 +254,24 @@ class StepWatch(Listener):
 
     def is_without_loss(self) -> bool:
         """The program has given its parameters gradients by other means than a backward."""
-        return not self._backwards
+        return not self.session.judge.facts() & TRAINED
 
-    def keep_weights(self, verdict: StepVerdict, step: int, paths: list[str],
-                     words: tuple[Sequence[float], Sequence[float]], bad: list[str]) -> None:
+    def keep_weights(self, step: int, paths: list[str], words: tuple[Sequence[float], Sequence[float]],
+                     bad: list[str]) -> None:
         """What was sound when it was last read was made bad since: loss and gradients may not show it."""
         if bad and not self._bad_weights.issuperset(bad):
             trained = {path for p, path in self.parameters() if p.requires_grad}
             for path in bad:
                 if self._weights and path in trained and path not in self._bad_weights:
-                    verdict.note(lib.MARK_PARAMETER, path)
+                    self.session.judge.note(step, lib.MARK_PARAMETER, True, path.encode())
         self._bad_weights = set(bad)
         if step > 0:  # as the step before left them
             self._weights.append((step - 1, paths, list(words[0]), list(words[1])))
 
-    def note_gradients(self, verdict: StepVerdict, facts: StepFacts, bad: list[str]) -> None:
+    def note_gradients(self, step: int, facts: StepFacts, bad: list[str]) -> None:
         facts.gradients_are_bad = self._was_bad = bool(bad)
         for path in bad:
-            verdict.note(lib.MARK_GRADIENT, path)
+            self.session.judge.note(step, lib.MARK_GRADIENT, False, path.encode())
 
     # Calls with gradients off.
     def on_validated(self, module: torch.nn.Module, output: Any) -> None:
@@ -300,7 +279,7 @@ class StepWatch(Listener):
 
     def before_unfinished(self) -> None:
         if self._validation.judge():
-            self.session.worked = True  # there is something to be judged, should no step follow
+            self.session.judge.enter(SUSPECT)  # there is something to be judged, should no step follow
 
     # Steps that the program gives up.
     def _saw_bad_number(self) -> bool:
@@ -311,15 +290,15 @@ class StepWatch(Listener):
     def on_unfinished(self, ending: int) -> None:
         """What the program has in hand is read now; operations are held, or nothing else is known."""
         self._boundary()  # where a backward came
-        if self._verdict.bad:
+        if self.session.judge.bad(self.session.step):
             return
         if self._is_heard:
             if ending != lib.BY_NEXT_FORWARD or self.bad_steps.may_keep(self.session.step):
                 self.bad_steps.keep()
             return
-        self._verdict.unread = True  # what is not found is not known to be healthy
+        self.session.facts.unread = True  # what is not found is not known to be healthy
         if self._saw_bad_number():
-            self._verdict.note(lib.MARK_LOSS, "what a model gave")
+            self.session.judge.note(self.session.step, lib.MARK_LOSS, False, b"what a model gave")
             self.bad_steps.judge(self._snapshot())
 
     # The end.
@@ -331,40 +310,34 @@ class StepWatch(Listener):
         if self._weights:
             _, paths, norms, _ = self._weights[-1]
             sound = {path for path, norm in zip(paths, norms) if math.isfinite(norm)}
-        if session.recorder is None or self._verdict.bad or not sound:
+        if session.recorder is None or session.judge.bad(session.step) or not sound:
             return
         bad = self._reader.bad_among([(lib.MARK_PARAMETER, path, p) for p, path in self.parameters()
                                       if path in sound and p.requires_grad and not is_away(p)])
         for kind, path in bad:
-            self._verdict.note(kind, path)
+            session.judge.note(session.step, kind, True, path.encode())
         if bad:
-            session.worked = True  # there is something to be judged, should no step be open
+            session.judge.enter(SUSPECT)  # there is something to be judged, should no step be open
             snapshot, names = self._snapshot(), {path for _, path in bad}
             snapshot.parameters = [one for one in snapshot.parameters if one[1] in names]
             self.bad_steps.written_last(snapshot)
 
     def on_step_end(self, step: int, skipped: bool) -> None:
-        verdict, facts, overran = self._verdict, self.session.facts, self.session.overran
-        at_boundary = self._at_boundary if overran and not self._device_boundary.passed else None
-        validated = self._validation.first if self._validation.judge() else ""
+        session, facts = self.session, self.session.facts
+        if self._validation.judge():
+            session.judge.note(step, lib.MARK_OUTPUT, False, self._validation.first.encode())
+            if session.mode is StepMode.HELD and self.bad_steps.may_keep(step):
+                self.bad_steps.keep()
         self._validation.begin_step()
-        if validated and self.session.mode is StepMode.HELD and self.bad_steps.may_keep(step):
-            self.bad_steps.keep()
-        self.session.pending.later(lambda: self._write_health(step, verdict, facts, at_boundary, validated))
-        if overran:
-            self._carry_over()
+        whole = self._device_boundary.passed
+        if session.overran:
+            session.judge.carry_over(step)
         else:
             self._begin_work()
-            self._begin()
+        session.pending.later(lambda: self._write_health(step, facts, whole))
 
-    def _write_health(self, step: int, verdict: StepVerdict, facts: StepFacts,
-                      at_boundary: tuple[int, int, str] | None, validated: str) -> None:
+    def _write_health(self, step: int, facts: StepFacts, whole: bool) -> None:
         recorder = self.session.recorder
-        if recorder is not None:
-            bad, tensors, first = at_boundary or (verdict.bad, verdict.bad_tensors, verdict.first_bad)
-            if validated:
-                bad, tensors, first = bad | 1 << lib.MARK_OUTPUT, tensors + 1, first or validated
-            self.session.faults.suspected |= bool(bad)
-            if verdict.unread and not bad:
-                return  # a row without bits would say that all of it is healthy
-            recorder.health(step, bad, tensors, first, verdict.gradient_norm, verdict.weight_norm)
+        if recorder is not None:  # a row without bits says that all of it is healthy
+            bad = self.session.judge.record(recorder.handle, step, whole, not facts.unread, facts.gradient_norm)
+            self.session.faults.suspected |= bad > 0

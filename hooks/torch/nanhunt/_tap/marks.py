@@ -16,6 +16,7 @@ from nanhunt._hooks.scaler import read
 from nanhunt._listener import Listener, RootCall
 from nanhunt._nested import tensors_in
 from nanhunt._pytorch import no_torch_function
+from nanhunt._step_judge import HAS_GRADIENTS
 from nanhunt._tap.plain import local
 from nanhunt._tap.tap_library import unheard
 from nanhunt._weak_id_dict import WeakIdDict
@@ -103,7 +104,7 @@ class Marks(Listener):
             self._mark_all([(lib.MARK_GRADIENT, path, p.grad) for p, path in tensors.sharded if p.grad is not None])
 
     def on_kept(self) -> None:
-        if self.session.differentiated and not self.session.state.held:
+        if self.session.judge.facts() & HAS_GRADIENTS and not self.session.state.held:
             self._mark_gradients()
 
     def on_drop(self) -> None:

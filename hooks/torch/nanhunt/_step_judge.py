@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The judge of steps (src/hunt/step_judge.h): how far the step at hand has come, what is bad in it, how much harm that
+is, and whether its operations are wanted."""
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from functools import partial
+
+from nanhunt import _library as lib
+
+# How far a step has come.
+(BEGUN, SUSPECT, FORWARD, SCALE_APPLIED, LOSS, BACKWARD, UNSCALED, CLIPPED, RAISED, OPTIMIZER, UPDATED, ENDED, GIVEN_UP,
+ EXCEPTION, EXITED) = range(15)
+TRAINED, HAS_GRADIENTS, SCALED, USUAL = 1, 2, 4, 8  # facts
+READS_AGAIN = 2
+GIVES_UP, GIVES_UP_IF_BAD_NUMBER = 1, 2
+NOTHING, SPENT, TAKEN = range(3)   # what follows of what is bad
+DROPPED, SHOWN, KEPT = range(3)    # what becomes of operations that were held
+
+
+class StepJudge:
+    """Attributes are the functions nanhunt_step_... of c_adapter.h: no frame of Python's is in between."""
+
+    _NAMES = ("is_open", "pass", "restart", "facts", "reads_gradients", "gives_up", "note", "note_kept", "bad",
+              "boundary", "trigger", "judge_bad", "judge_harm", "keeps", "end_held", "shows", "was_left_out", "end",
+              "carry_over", "record")
+
+    is_open: Callable[[], int]
+    enter: Callable[[int], int]
+    restart: Callable[[], int]
+    facts: Callable[[], int]
+    reads_gradients: Callable[[int, bool, bool], int]
+    gives_up: Callable[[], int]
+    note: Callable[[int, int, bool, bytes], int]
+    note_kept: Callable[[int], int]
+    bad: Callable[[int], int]
+    boundary: Callable[[int], int]
+    trigger: Callable[[int], int]
+    judge_bad: Callable[[int, bool], int]
+    judge_harm: Callable[[int], int]
+    keeps: Callable[[int, bool, bool], int]
+    end_held: Callable[[int, bool, bool], int]
+    shows: Callable[[int, bool], int]
+    was_left_out: Callable[[], int]
+    end: Callable[[int, bool], int]
+    carry_over: Callable[[int], int]
+    record: Callable[[object, int, bool, bool, float], int]
+
+    def __init__(self, max_taken: int, distance: int) -> None:
+        fast = lib.load_library().fast
+        of = fast.nanhunt_step_judge_new(max_taken, distance)
+        weakref.finalize(self, fast.nanhunt_step_judge_free, of).atexit = False
+        for name in self._NAMES:
+            setattr(self, "enter" if name == "pass" else name, partial(getattr(fast, f"nanhunt_step_{name}"), of))
