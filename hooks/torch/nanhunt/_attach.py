@@ -53,7 +53,7 @@ def _after_fork() -> None:
         parent.kernels.forget()
     parent.tap = None
     parent.recorder = None
-    parent.dead = True
+    parent.end_watching()
     atexit.unregister(parent.close)
     try:
         child = _begin(replace(parent.options, kernels=False))

@@ -78,7 +78,7 @@ class Drops:
         session.notify("on_drop")
         self.drops = False
         if session.tap is not None:
-            session.tap.settle()
+            session.tap.settle(False)
         self._bad = session.facts.gradients_are_bad or self._heard_bad()
         session.facts.skipped = session.facts.skipped or self._bad
 

@@ -72,11 +72,6 @@ class Counters(Sized):
                 ("dropped_values", _u64), ("dropped_other", _u64), ("write_errors", _u64)]
 
 
-class Health(Sized):
-    _fields_ = [("struct_size", _u32), ("step", _u32), ("bad", _u32), ("bad_tensors", _u32), ("first_bad", _text),
-                ("gradient_norm", _f64), ("weight_norm", _f64)]
-
-
 class Probe(Sized):
     _fields_ = [("struct_size", _u32), ("step", _u32), ("seq", _u64), ("mode", _i32), ("dtype", _i32), ("ops", _u32),
                 ("ran", _i32), ("nan", _i64), ("pos_inf", _i64), ("neg_inf", _i64), ("flat_index", _i64),
@@ -189,7 +184,6 @@ _PROTOTYPES = {
     "nanhunt_recorder_next_seq": (_u64, [_ptr]),
     "nanhunt_recorder_bad_since": (_u64, [_ptr, _u64]),
     "nanhunt_recorder_hold": (_i32, [_ptr, _i32]),
-    "nanhunt_record_health": (_i32, [_ptr, _ptr]),
     "nanhunt_record_norm": (_i32, [_ptr, _u32, _i32, _text, _f64, _f64]),
     "nanhunt_record_not_heard": (_i32, [_ptr, _u32, _i32, _text]),
     "nanhunt_record_changed": (_i32, [_ptr, _u32, _text, _u64, _u32, _i32]),

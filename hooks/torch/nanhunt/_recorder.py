@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes as c
 import json
-import math
 import os
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from struct import Struct
 
 from nanhunt import _library as lib
@@ -54,7 +54,9 @@ class Recorder:
         self._layouts: dict[object, int] = {}
         self.refused = 0  # calls that the library refused
         self._record_rows = self.fast.nanhunt_record_rows
-        self._step, self._health = lib.Step(), lib.Health()  # filled in anew for each row
+        self.next_seq: Callable[[], int] = partial(self.fast.nanhunt_recorder_next_seq, handle)
+        self._step = lib.Step()  # filled in anew for each row
+        self._at_step = c.byref(self._step)
 
     def recording(self) -> lib.Recording:
         """For the tap: the functions of the library that it calls itself."""
@@ -115,20 +117,14 @@ class Recorder:
              message: str = "") -> None:
         row = self._step
         row.step, row.skipped, row.loss, row.lr, row.scale, row.ending = step, skipped, loss, lr, scale, ending
-        row.message = message.encode("utf-8", "replace").replace(b"\0", b"?") if message else b""
-        self._did(self.fast.nanhunt_record_step(self.handle, c.byref(row)))
+        row.message = _raw(message) if message else b""
+        if self.fast.nanhunt_record_step(self.handle, self._at_step) != lib.OK:
+            self.refused += 1
 
     def batch(self, step: int, micro_batch: int, samples: Iterable[int]) -> None:
         ids = list(samples)
         array = (c.c_int64 * max(len(ids), 1))(*ids)
         self._did(self.fast.nanhunt_record_batch(self.handle, step, micro_batch, array, len(ids)))
-
-    def health(self, step: int, bad: int, bad_tensors: int, first_bad: str, gradient_norm: float,
-               weight_norm: float = math.nan) -> None:
-        row = self._health
-        row.step, row.bad, row.bad_tensors, row.first_bad = step, bad, bad_tensors, first_bad.encode()
-        row.gradient_norm, row.weight_norm = gradient_norm, weight_norm
-        self._did(self.fast.nanhunt_record_health(self.handle, c.byref(row)))
 
     def norm(self, step: int, kind: int, path: str, norm: float, amax: float) -> None:
         self._did(self.fast.nanhunt_record_norm(self.handle, step, kind, path.encode(), norm, amax))
@@ -205,11 +201,10 @@ class Recorder:
         n = len(values) // 2
         readings = (lib.Reading * max(n, 1))()
         bad = c.c_size_t()
-        self._did(self.slow.nanhunt_read(self.handle, pack(values), n, what, readings, c.byref(bad)))
+        words = values.tobytes() if isinstance(values, array) else pack(values)
+        if self.slow.nanhunt_read(self.handle, words, n, what, readings, c.byref(bad)) != lib.OK:
+            self.refused += 1
         return readings, bad.value
-
-    def next_seq(self) -> int:
-        return int(self.fast.nanhunt_recorder_next_seq(self.handle))
 
     def origins(self) -> int:
         """Ops at which badness began so far."""
@@ -237,4 +232,5 @@ class Recorder:
     def close(self) -> None:
         if self.handle:
             handle, self.handle = self.handle, c.c_void_p()
+            self.next_seq = partial(self.fast.nanhunt_recorder_next_seq, None)
             self._did(self.slow.nanhunt_recorder_close(handle))

@@ -15,7 +15,7 @@ import threading
 import traceback
 import weakref
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -196,7 +196,7 @@ class Session(lib.HasState):
                 drop=self.options.level != "ops", trust_inputs=self.options.level == "ops",
                 max_trace_bytes=max(self.options.max_trace_mb, 5) * 1_000_000, details=details)
         except Exception as error:  # a full disk, no permission: the run goes on unwatched
-            self.dead = True
+            self.end_watching()
             print(f"nanhunt: nothing is recorded: {error}", file=sys.stderr)
             return
         self.pid = os.getpid()
@@ -256,14 +256,16 @@ class Session(lib.HasState):
             self.note("nothing any more: too many errors inside nanhunt")
             self.close()
 
+    def end_watching(self) -> None:
+        """No thread is watched from here on: hooks ask for that first."""
+        self.dead, self.threads.watched = True, None
+
     # Whether the calling thread is one of a device, in which a backward runs that the watched thread waits for.
     in_backward: Callable[[], bool] = staticmethod(lambda: False)
 
     def hears(self, trains: bool = True) -> bool:
         """Whether the calling thread is the one that is watched. `trains`: only who trains asks."""
-        if self.dead:
-            return False
-        return self.threads.watched == threading.get_ident() or self.threads.hears(trains)
+        return not self.dead and (self.threads.watched == threading.get_ident() or self.threads.hears(trains))
 
     # Around what is ours: the program's own modes do not see it.
     modes_aside: Callable[[], AbstractContextManager[object]] = staticmethod(lambda: _nothing)
@@ -271,29 +273,30 @@ class Session(lib.HasState):
 
     def notify(self, method: str, *args: Any) -> None:
         """Calls one method of each listener that has one."""
-        hearers = self._hearers.get(method) if self.listeners is self._notified else None
+        listeners = self.listeners
+        hearers = self._hearers.get(method) if listeners is self._notified else None
         if hearers is None:
             hearers = self._find_hearers(method)
         if not hearers:
             return
         dispatch_modes, function_modes = self.modes
+        aside = None
         # A context costs as much as what is done in it.
         if self.kernels is not None or dispatch_modes() or function_modes():
-            with self._own_launches(), self.modes_aside():
-                self._notify_each(hearers, method, args)
-        else:
-            self._notify_each(hearers, method, args)
-
-    def _notify_each(self, hearers: list[tuple[Listener, Callable[..., None]]], method: str,
-                     args: tuple[Any, ...]) -> None:
-        listeners = self.listeners
-        for listener, hear in hearers:
-            if self.listeners is not listeners and listener not in self.listeners:
-                continue  # taken off by one before it, which may have closed the watch
-            try:
-                hear(*args)
-            except Exception as error:
-                self.failed(error, f"{type(listener).__name__}.{method}")
+            aside = ExitStack()
+            aside.enter_context(self._own_launches())
+            aside.enter_context(self.modes_aside())
+        try:
+            for listener, hear in hearers:
+                if self.listeners is not listeners and listener not in self.listeners:
+                    continue  # taken off by one before it, which may have closed the watch
+                try:
+                    hear(*args)
+                except Exception as error:
+                    self.failed(error, f"{type(listener).__name__}.{method}")
+        finally:
+            if aside is not None:
+                aside.close()
 
     def _find_hearers(self, method: str) -> list[tuple[Listener, Callable[..., None]]]:
         listeners = self.listeners
@@ -332,12 +335,16 @@ class Session(lib.HasState):
     @property
     def _keep(self) -> list[Any]:
         """Where another thread trains as well, those that this one has used: what another thread writes is not read."""
-        alive = [optimizer for kept in self._kept if (optimizer := kept()) is not None]
-        return [o for o in alive if id(o) in self._used] if self.threads.others else alive
+        alive = []
+        for kept in self._kept:
+            optimizer = kept()
+            if optimizer is not None and (not self.threads.others or id(optimizer) in self._used):
+                alive.append(optimizer)
+        return alive
 
     def at_boundary(self, optimizer: Any) -> None:
         """Before an optimizer passes its boundary."""
-        if self.open() is None:
+        if self.recorder is None and self.open() is None:
             return
         if id(optimizer) in self.tracker.passed and not self.exact:
             self.end_step(overran=True)
@@ -382,7 +389,7 @@ class Session(lib.HasState):
         if not self.judge.is_open() or self.recorder is None or self.dead:
             return
         if self.tap is not None:
-            self.tap.settle()
+            self.tap.settle(False)
         self.notify("on_unfinished", ending)
         self.end_step(ending=ending, message=message)
 
@@ -435,8 +442,10 @@ class Session(lib.HasState):
         facts, step, lr = self.facts, self.state.step, self._lr()
         self.notify("on_step_end", step, facts.skipped)
         try:
-            self.pending.later(lambda: self._write_step(step, facts, lr, ending, message))
-            if self.pending.items:
+            if not self.pending.items:
+                self._write_step(step, facts, lr, ending, message)
+            else:
+                self.pending.later(lambda: self._write_step(step, facts, lr, ending, message))
                 with self._own_launches():
                     self.pending.poll()
             if self.kernels is not None:
@@ -522,7 +531,7 @@ class Session(lib.HasState):
         if self.dead or self._closing:
             return
         if os.getpid() != self.pid:
-            self.dead = True
+            self.end_watching()
             return
         self._closing = True  # what fails from here on does not come back
         recorder = self.recorder
@@ -538,7 +547,7 @@ class Session(lib.HasState):
                 except BaseException as error:  # Ctrl-C
                     interrupted = error
         finally:
-            self.dead = True
+            self.end_watching()
             tap, self.tap = self.tap, None
             if tap is not None:
                 tap.close()

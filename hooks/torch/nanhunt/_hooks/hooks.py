@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from nanhunt._session import Session
 
 _session: Session | None = None
+_this_thread = threading.get_ident
 _patches = Patches()
 _scalers: weakref.WeakSet[type] = weakref.WeakSet()  # classes derived from GradScaler, with methods of their own
 
@@ -122,7 +123,7 @@ def patch(owner: Any, name: str, wrapper: Callable[..., Any], trains: bool = Tru
                 return original(*args, **kwargs)
             try:
                 session = _session
-                if session is None or not session.hears(trains):
+                if session is None or session.threads.watched != _this_thread() and not session.hears(trains):
                     return original(*args, **kwargs)
                 return wrapper(session, original, args, kwargs)
             except BaseException as error:
@@ -190,6 +191,8 @@ def _module_called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 def _hears_call(session: Session, module: torch.nn.Module) -> bool:
+    if session.threads.trains and session.threads.watched == _this_thread():
+        return True
     if not session.threads.trains and torch.is_grad_enabled():
         with modes_aside():
             if _trainable(module):
@@ -238,10 +241,11 @@ def _begin_root(session: Session, module: torch.nn.Module, args: tuple[Any, ...]
                 session.state.phase = lib.VALIDATION
                 _validated = module
             return None
-        session.begins_work(module)
-        if session.gives_up():
+        if session.tracker.passed:
+            session.begins_work(module)
+        if session.judge.is_open() and session.gives_up():
             session.unfinished(lib.BY_NEXT_FORWARD)
-        if session.open() is None:
+        if session.recorder is None and session.open() is None:
             return None
         if session.state.step != _step_of_calls:
             _step_of_calls, _calls, _had_backward = session.state.step, 0, False
@@ -270,7 +274,7 @@ def _begin_root(session: Session, module: torch.nn.Module, args: tuple[Any, ...]
 def _root_left(session: Session, call: RootCall, output: Any) -> None:
     global _root
     _root, _follow.mode = None, calls.ASK
-    if session.hears():
+    if session.threads.watched == _this_thread() or session.hears():
         session.notify("on_root_exit", call, output)
         session.state.phase = lib.LOSS
 
@@ -318,8 +322,8 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
     tensors = bound["tensors"]
     without_modes(_begin_backward, session, bound)
     before, session.state.phase = session.state.phase, lib.BACKWARD
-    if session.places is not None:
-        session.places.begin_backward()
+    if session.places is not None and session.tap is not None:
+        session.tap.begin_backward()
     session.notify("before_backward", (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors),
                  bound.get("grad_tensors"), bound)
     session.judge.enter(steps.LOSS)
@@ -342,7 +346,8 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
 def _begin_backward(session: Session, bound: dict[str, Any]) -> None:
     if not _in_closure:
         _steps_of.clear()  # of one that raised
-    session.begins_work()
+    if session.tracker.passed:
+        session.begins_work()
     _meet_losses(session, bound["tensors"], bound["grad_tensors"])
     session.drops.before_backward()
 
@@ -350,7 +355,8 @@ def _begin_backward(session: Session, bound: dict[str, Any]) -> None:
 def _meet_losses(session: Session, tensors: Any, gradients: Any) -> None:
     try:
         losses = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
-        find_leaves(session, losses)
+        if not session.roots:
+            find_leaves(session, losses)
         given = gradients if isinstance(gradients, (tuple, list)) else (gradients,) * len(losses)
         for loss, gradient in zip(losses, given):
             factor = factor_of(loss, gradient) if loss.numel() == 1 else None
@@ -371,8 +377,8 @@ def _grad(session: Session, original: Callable[..., Any], args: tuple[Any, ...],
         return original(*args, **kwargs)
     bound = bind(original, args, kwargs)
     before, session.state.phase = session.state.phase, lib.BACKWARD
-    if session.places is not None:
-        session.places.begin_backward()
+    if session.places is not None and session.tap is not None:
+        session.tap.begin_backward()
     session.notify("before_grad", bound.get("outputs"), bound.get("inputs"), bound)
     result = None
     session.judge.enter(steps.LOSS)
@@ -460,7 +466,7 @@ def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> An
         return None
     if not session.threads.trains:
         session.threads.begin_training()
-    if not session.hears():
+    if session.threads.watched != _this_thread() and not session.hears():
         return None
     if id(optimizer) in _steps_of:
         _steps_of[id(optimizer)] += 1
@@ -521,7 +527,7 @@ def _with_boundary(session: Session, optimizer: torch.optim.Optimizer,
 
 def _after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     session = _session
-    if session is None or _is_compiling() or not session.hears():
+    if session is None or _is_compiling() or session.threads.watched != _this_thread() and not session.hears():
         return
     if _steps_of.get(id(optimizer), 0):
         _steps_of[id(optimizer)] -= 1

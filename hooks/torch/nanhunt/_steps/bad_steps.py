@@ -52,11 +52,6 @@ class BadSteps:
         """Of a step that does harm. Asking counts."""
         return self._judge.judge_harm(step) == TAKEN
 
-    def end_step(self, is_in_trace: bool) -> None:
-        """Of a step that was heard."""
-        if self._judge.was_left_out() and not is_in_trace:
-            self.session.note(LEFT_OUT)
-
     def judge(self, snapshot: StepSnapshot) -> None:
         """Of a step that is bad."""
         session, step = self.session, snapshot.step

@@ -23,6 +23,7 @@ from nanhunt._pytorch import accelerator
 from nanhunt._ranks import rank_and_world
 from nanhunt._step_judge import DROPPED, KEPT
 from nanhunt._step_mode import StepMode
+from nanhunt._steps.bad_steps import LEFT_OUT
 from nanhunt._steps.origin import prove
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ class Live(Listener):
         self.budget = Budget(1.0 if share is None else share / 100)
         self._began = time.perf_counter()
         self._narrow = False  # one of them has parameters of 16 bits
+        self._on_device = bool(accelerator())
         self._births = -1     # of the step, when optimizers began; -1: none has
         self._was_heard = True
         session.listeners = self._unheard
@@ -140,16 +142,14 @@ class Live(Listener):
         self._begin_step()
 
     def _may_hear(self) -> bool:
-        if self.values.tap is None:
-            return False
         bad = self._bad_steps.last_bad
         if bad is not None and 0 <= self.session.step - bad <= AFTER_BAD and self.budget.share > 0:
             return True
         return self.budget.has_room()
 
     def _begin_step(self) -> None:
-        session, tap, recorder = self.session, self.values.tap, self.session.recorder
-        heard = self._may_hear()
+        session, tap, recorder = self.session, self.session.tap, self.session.recorder
+        heard = tap is not None and (self.budget.share >= 1 or self._may_hear())
         session.mode = StepMode.HELD if heard else StepMode.UNHEARD
         session.listeners = self._heard if heard else self._unheard
         if tap is None or recorder is None:
@@ -158,8 +158,9 @@ class Live(Listener):
             if not self._was_heard:
                 tap.forget()
             tap.hold(lib.HOLD, _BYTES, _BYTES_WRITTEN)
-            # On a device the tap does not know what is finite: the recorder reads there.
-            if self._is_full() or accelerator():
+            # On a device the tap does not know what is finite: the recorder reads there. What is shown has full
+            # statistics; what is known of averages begins after the first step.
+            if self._on_device or self.budget.steps < 2 or self.is_shown():
                 tap.hand_over()
             session.notify("on_hold")
             tap.on()  # from here on: what comes before the first call of a root is part of the step
@@ -172,11 +173,6 @@ class Live(Listener):
     def on_root_met(self, call: RootCall) -> None:
         self._narrow = self._narrow or any(p.dtype in _NARROW for p in call.module.parameters())
 
-    def _is_full(self) -> bool:
-        """Whether each operation of the step is read for full statistics. What is known of averages begins after the
-        first step."""
-        return self.budget.steps < 2 or self.is_shown()
-
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         if self._births < 0:
             self._births = self._births_now()
@@ -184,7 +180,7 @@ class Live(Listener):
     def _births_now(self) -> int:
         """Operations at which badness began in this step."""
         recorder = self.session.recorder
-        if accelerator() and recorder is not None:
+        if self._on_device and recorder is not None:
             return recorder.origins()
         return int(self.session.state.births)
 
@@ -214,27 +210,25 @@ class Live(Listener):
         if heard:
             self._end_hold()
         else:
-            self._bad_steps.end_step(is_in_trace=True)
-            if self.values.tap is not None:
+            session.judge.was_left_out()
+            if session.tap is not None:
                 session.note("operations of steps that the budget had no room for")
         self._begin_step()
 
-    def _is_narrow(self) -> bool:
-        """Parameters of 16 bits are trained."""
-        return self._narrow or bool(self.session.state.wrote_weights & _WROTE_NARROW)
-
     def is_shown(self) -> bool:
         """Whether the step is in the trace healthy as it may be."""
-        session = self.session
-        return session.mode is not StepMode.UNHEARD and bool(session.judge.shows(session.step, self._is_narrow()))
+        session, state = self.session, self.session.state
+        self._narrow = self._narrow or bool(state.wrote_weights & _WROTE_NARROW)
+        return session.mode is not StepMode.UNHEARD and bool(session.judge.shows(state.step, self._narrow))
 
     def _end_hold(self) -> None:
         session, tap = self.session, self.session.tap
         if session.recorder is None or tap is None:
             return
-        fate = session.judge.end_held(session.step, session.mode is StepMode.KEPT, self._is_narrow())
-        self._bad_steps.end_step(is_in_trace=fate != DROPPED)
-        tap.hold(lib.DROP if fate == DROPPED else lib.KEEP)
+        fate = session.judge.end_held(session.state.step, session.mode is StepMode.KEPT, self._narrow)
+        if session.judge.was_left_out() and fate == DROPPED:
+            session.note(LEFT_OUT)
+        tap.hold(lib.DROP if fate == DROPPED else lib.KEEP, 0, 0)
         if fate == KEPT:
             prove(session, tap)
 

@@ -64,23 +64,23 @@ class StepWatch(Listener):
         self._scaled_losses: list[tuple[_Tensor, float | None]] = []
         self._scaler: Any = None
 
-    @property
-    def _is_heard(self) -> bool:
-        return self.session.mode is not StepMode.UNHEARD
-
     # Root calls.
     def on_root_enter(self, call: RootCall) -> None:
-        self._inputs = [weakref.ref(t) for _, t in call.tensors() if t.is_floating_point()]
+        self._inputs = []
+        for _, t in call.tensors():
+            if t.is_floating_point():
+                self._inputs.append(weakref.ref(t))
 
     def on_root_exit(self, call: RootCall, output: Any) -> None:
-        if self._is_heard:  # the tap hears what becomes of it
+        if self.session.mode is not StepMode.UNHEARD:  # the tap hears what becomes of it
             return
         self._returned = [weakref.ref(t) for _, t in tensors_in(output) if t.numel() == 1]
 
     # Backward.
     def before_backward(self, tensors: Sequence[_Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:
         if self.is_without_loss():
-            self._read_older()
+            if self._was_bad or self.session.pending.items:
+                self._read_older()
             if not self._sound_at_first and not self.session.tracker.alive:
                 paths, _, bad = self._reader.gradients(self.parameters(), weights=True)
                 self._sound_at_first = set(paths) - set(bad)
@@ -101,17 +101,21 @@ class StepWatch(Listener):
 
     def _read_loss(self, loss: _Tensor) -> tuple[_Tensor, float | None]:
         """Its contents, shared, and its number, where that can be read without waiting."""
+        number = peek(loss)
+        if number is not None:
+            return loss, number
         with unheard():
             shared = loss.detach()
-            number = peek(shared)
-            if number is None and loss.numel() == 1 and not is_away(loss):
+            if loss.numel() == 1 and not is_away(loss):
                 number = float(shared.float())
         return shared, number
 
     def _read_losses(self, tensors: Sequence[_Tensor]) -> None:
         scaled, self._scaled_losses = self._scaled_losses, []
         if not scaled:
-            scaled = [self._read_loss(t) for t in tensors if t.numel() == 1]
+            for t in tensors:
+                if t.numel() == 1:
+                    scaled.append(self._read_loss(t))
         facts = self.session.facts
         for shared, number in scaled:
             n = len(self.losses)
@@ -125,7 +129,8 @@ class StepWatch(Listener):
                 self.session.judge.note(self.session.step, lib.MARK_LOSS, False, path.encode())
 
     def _read_older(self) -> None:
-        if (self._was_bad or self.session.pending.items) and any(p.grad is not None for p, _ in self.parameters()):
+        """Gradients that were there before the first backward."""
+        if any(p.grad is not None for p, _ in self.parameters()):
             _, _, bad = self._reader.gradients(self.parameters())
             if self._was_bad and bad:
                 self.session.judge.note_kept(self.session.step)
@@ -149,16 +154,14 @@ class StepWatch(Listener):
         self._boundary(optimizer)
 
     def after_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer, error: BaseException | None) -> None:
-        self._poll()
+        if self.session.pending.items:
+            self.session.pending.poll()
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         self._boundary(optimizer, last=True)
-        self._poll()  # a scaler has waited for its flag, and with it for what was read before
-        self._stepping = True
-
-    def _poll(self) -> None:
         if self.session.pending.items:
-            self.session.pending.poll()
+            self.session.pending.poll()  # a scaler has waited for its flag, and with it for what was read before
+        self._stepping = True
 
     _stepping = False
 
@@ -189,15 +192,17 @@ class StepWatch(Listener):
 
     def _boundary(self, optimizer: torch.optim.Optimizer | None = None, last: bool = False) -> None:
         """Before gradients are divided, clipped or used. `last`: nothing comes between it and the optimizer."""
-        session, step = self.session, self.session.step
+        session, step = self.session, self.session.state.step
         # Before they are used they are read once more: the program itself may have written them since.
-        reads = session.judge.reads_gradients(step, last, self._is_heard and bool(session.state.wrote))
+        heard = session.mode is not StepMode.UNHEARD
+        reads = session.judge.reads_gradients(step, last, heard and bool(session.state.wrote))
         if not reads:
             return
         session.state.wrote = 0
-        if session.open() is None:
+        if session.recorder is None and session.open() is None:
             return
-        self._poll()
+        if session.pending.items:
+            session.pending.poll()
         paths, words, bad = self._reader.gradients(self.parameters())
         session.facts.unread = session.facts.unread or self._reader.unread
         if self._reader.away:
@@ -212,15 +217,15 @@ class StepWatch(Listener):
 
     def _pass_boundary(self, paths: list[str], words: tuple[Sequence[float], Sequence[float]], bad: list[str],
                        again: bool) -> None:
-        session, facts = self.session, self.session.facts
+        session, facts, step = self.session, self.session.facts, self.session.state.step
         bad_weights: list[str] = []
         if paths:
-            self.weigh(facts, session.step, paths, words, bool(session.judge.facts() & SCALED))
-            if not again and self.weights_are_due(session.step, self.grows(facts.gradient_norm)):
+            self.weigh(facts, step, paths, words, bool(session.judge.facts() & SCALED))
+            if not again and self.weights_are_due(step, self.grows(facts.gradient_norm)):
                 paths, words, bad_weights = self._reader.gradients(self.parameters(), weights=True)
-                self.keep_weights(session.step, paths, words, bad_weights)
-        self.note_gradients(session.step, facts, bad)
-        if session.judge.bad(session.step) or bad_weights and self.is_without_loss():
+                self.keep_weights(step, paths, words, bad_weights)
+        self.note_gradients(step, facts, bad)
+        if session.judge.bad(step) or bad_weights and self.is_without_loss():
             self.bad_steps.judge(self._snapshot())
 
     def _snapshot(self) -> StepSnapshot:
@@ -250,7 +255,7 @@ class StepWatch(Listener):
     def weights_are_due(self, step: int, grows: bool) -> bool:
         """In the first steps, now and then, and where gradients grow: whether the weights grow as well. Where no loss
         would show that they are bad: always."""
-        return step % _WEIGHTS_EVERY == 0 or step < _WEIGHTS_EVERY or grows or self.is_without_loss()
+        return step % _WEIGHTS_EVERY == 0 or step < _WEIGHTS_EVERY or grows or not self.session.judge.facts() & TRAINED
 
     def is_without_loss(self) -> bool:
         """The program has given its parameters gradients by other means than a backward."""
@@ -292,7 +297,7 @@ class StepWatch(Listener):
         self._boundary()  # where a backward came
         if self.session.judge.bad(self.session.step):
             return
-        if self._is_heard:
+        if self.session.mode is not StepMode.UNHEARD:
             if ending != lib.BY_NEXT_FORWARD or self.bad_steps.may_keep(self.session.step):
                 self.bad_steps.keep()
             return
@@ -324,20 +329,23 @@ class StepWatch(Listener):
 
     def on_step_end(self, step: int, skipped: bool) -> None:
         session, facts = self.session, self.session.facts
-        if self._validation.judge():
+        if (self._validation.seen or self._validation.first) and self._validation.judge():
             session.judge.note(step, lib.MARK_OUTPUT, False, self._validation.first.encode())
             if session.mode is StepMode.HELD and self.bad_steps.may_keep(step):
                 self.bad_steps.keep()
-        self._validation.begin_step()
+        self._validation.first = ""
         whole = self._device_boundary.passed
         if session.overran:
             session.judge.carry_over(step)
         else:
             self._begin_work()
-        session.pending.later(lambda: self._write_health(step, facts, whole))
 
-    def _write_health(self, step: int, facts: StepFacts, whole: bool) -> None:
-        recorder = self.session.recorder
-        if recorder is not None:  # a row without bits says that all of it is healthy
-            bad = self.session.judge.record(recorder.handle, step, whole, not facts.unread, facts.gradient_norm)
-            self.session.faults.suspected |= bad > 0
+        def write_health() -> None:  # a row without bits says that all of it is healthy
+            if session.recorder is not None:
+                bad = session.judge.record(session.recorder.handle, step, whole, not facts.unread, facts.gradient_norm)
+                session.faults.suspected |= bad > 0
+
+        if session.pending.items:
+            session.pending.later(write_health)
+        else:
+            write_health()

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 class Validation:
     def __init__(self, session: Session, reader: Reader) -> None:
         self._session, self._reader = session, reader
-        self._seen = False  # in this step
+        self.seen = False  # in this step
         self.first = ""     # what is bad
 
     def on_output(self, output: Any) -> None:
-        self._seen = True
+        self.seen = True
         here = [t for _, t in tensors_in(output) if t.is_floating_point() and not is_away(t)]
         bad = self._reader.bad_among([(lib.MARK_OUTPUT, "", t) for t in here])
         # An infinity among many is a mask as likely as not.
@@ -34,13 +34,10 @@ class Validation:
     def judge(self) -> bool:
         """Whether what was computed so far is bad."""
         tap = self._session.tap
-        if self._seen and tap is not None:
-            self._seen = False
+        if self.seen and tap is not None:
+            self.seen = False
             self.first = self.first or tap.bad_number()
         return bool(self.first)
-
-    def begin_step(self) -> None:
-        self.first = ""
 
 
 def _has_nan(t: torch.Tensor) -> bool:

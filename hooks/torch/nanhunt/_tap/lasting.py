@@ -29,40 +29,41 @@ class LastingWatch(Listener):
         self._away = bool(accelerator())  # there may be tensors on a device
         self._seen_in = -2           # the last step in which any were read
         self._graphs = False         # CUDA graphs, whose replays write past torch's count, are captured or replayed
+        # Whether contents are compared in the step that runs, with what they were when they were written last, and
+        # whether it writes down what those of the next one are compared with.
+        self._compares = self._prepares = True
 
     def on_root_enter(self, call: Any) -> None:
         if self._away and not self._graphs and _device.is_capturing():
             self.on_graph()
         if call.index == 0 and self.session.tap is not None:
-            if self._compares():
+            if self._compares:
                 self._pass_on(self.values.tensors_of_root(call.module, call.name).plain, _LOOK)
             self.session.tap.look_at_copies()
 
-    def _compares(self) -> bool:
-        """Contents, with what they were when they were written last."""
-        session = self.session
-        return self._is_due(session.step) and (session.options.budget is None or self._seen_in >= session.step - 1)
-
-    def _is_due(self, step: int) -> bool:
-        return self.session.options.level == "ops" or step <= _EVERY or step % _EVERY == 0
+    def on_hold(self) -> None:
+        step = self.session.state.step
+        self._prepares = step < _EVERY or (step + 1) % _EVERY == 0
+        self._compares = (step <= _EVERY or step % _EVERY == 0) and (
+            self.session.options.budget is None or self._seen_in >= step - 1)
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if self.session.tap is not None and self._compares():
+        if self._compares and self.session.tap is not None:
             self._pass_on(self.values.tensors_of(optimizer).plain, _LOOK)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         tap = self.session.tap
         if tap is not None and not tap.library.hears_python() and self.values.tensors_of(optimizer).sharded:
             tap.were_written(self.values.tensors_of(optimizer).owned)  # in ops on a subclass, which were not heard
-        if self.session.tap is not None and self._is_due(self.session.step + 1):
+        if self._prepares and tap is not None:
             self._pass_on(self.values.tensors_of(optimizer).plain, _WRITTEN)
 
     def on_root_exit(self, call: Any, output: Any) -> None:
-        if self.session.tap is not None and self._is_due(self.session.step + 1):
+        if self._prepares and self.session.tap is not None:
             self._pass_on(self.values.tensors_of_root(call.module, call.name).buffers, _WRITTEN)
 
     def before_backward(self, tensors: Any, gradients: Any, kwargs: dict[str, Any]) -> None:
-        if self.session.leaves and self._compares():
+        if self._compares and self.session.leaves:
             self._pass_on(self._leaves(), _LOOK)
 
     def before_last_end(self) -> None:

@@ -84,7 +84,10 @@ def _is_read(tap: Tap, t: torch.Tensor) -> bool:
 
 
 def _sizes(optimizer: torch.optim.Optimizer) -> list[int]:
-    return [len(optimizer.state), *[len(group["params"]) for group in optimizer.param_groups]]
+    sizes = [len(optimizer.state)]
+    for group in optimizer.param_groups:
+        sizes.append(len(group["params"]))
+    return sizes
 
 
 def _all(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

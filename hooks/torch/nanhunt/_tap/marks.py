@@ -17,22 +17,23 @@ from nanhunt._listener import Listener, RootCall
 from nanhunt._nested import tensors_in
 from nanhunt._pytorch import no_torch_function
 from nanhunt._step_judge import HAS_GRADIENTS
-from nanhunt._tap.plain import local
+from nanhunt._tap.plain import PLAIN, local
 from nanhunt._tap.tap_library import unheard
-from nanhunt._weak_id_dict import WeakIdDict
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
+    from nanhunt._tap.lasting_tensors import ModuleTensors
     from nanhunt._tap.values import Values
 
 
 class Marks(Listener):
     def __init__(self, session: Session, values: Values) -> None:
         self.session, self.values = session, values
-        self._known: WeakIdDict[bool] = WeakIdDict()  # roots whose parameters and buffers were marked
+        self._marked: dict[int, ModuleTensors] = {}  # of roots, by id; level live: in this step
+        self._inputs: dict[str, int] = {}  # what inputs of that path are called
 
     def on_hold(self) -> None:
-        self._known.clear()
+        self._marked.clear()
 
     def mark(self, kind: int, path: str, t: torch.Tensor) -> None:
         self._mark_all([(kind, path, t)])
@@ -45,13 +46,23 @@ class Marks(Listener):
             tap.mark(tap.named([(local(t), path) for _, path, t in marks]), array("q", [kind for kind, _, _ in marks]))
 
     def on_root_enter(self, call: RootCall) -> None:
-        if id(call.module) not in self._known and self.session.tap is not None:
-            self._known.set(call.module, True)
-            tensors = self.values.tensors_of_root(call.module, call.name)
-            self.session.tap.mark_set(tensors.marked, tensors.kinds)
+        tap = self.session.tap
+        if tap is None:
+            return
+        tensors = self.values.tensors_of_root(call.module, call.name)
+        if self._marked.get(id(call.module)) is not tensors:
+            self._marked[id(call.module)] = tensors
+            tap.mark_set(tensors.marked, tensors.kinds)
+        kinds, texts, addresses, parts = array("q"), array("q"), array("q"), []
         with no_torch_function():  # a subclass of the user's is not asked
-            self._mark_all([(lib.MARK_BATCH if t.is_floating_point() else lib.MARK_LABEL, f"input {path}", t)
-                            for path, t in call.tensors()])
+            for path, t in call.tensors():
+                if path not in self._inputs:
+                    self._inputs[path] = tap.text(f"input {path}")
+                texts.append(self._inputs[path])
+                kinds.append(lib.MARK_BATCH if t.is_floating_point() else lib.MARK_LABEL)
+                parts.append(t if type(t) in PLAIN else local(t))
+                addresses.append(parts[-1]._cdata)
+            tap.mark_at(addresses, texts, kinds)
 
     def on_validated(self, module: torch.nn.Module, output: Any) -> None:
         if self.session.state.held:

@@ -34,24 +34,24 @@ class OpsLevel(Listener):
         return tap
 
     def on_root_enter(self, call: RootCall) -> None:
-        tap, places = self.session.tap, self.session.places
-        if tap is None or not tap.is_on or places is None:
+        session = self.session
+        if session.tap is None or not session.tap.is_on or session.places is None:
             self._on()
-            places = self.session.places
-        if places is None:
+        if session.tap is None or session.places is None:
             return
         if call.index == 0:
-            places.begin_step()
-        places.enter_root(call)
+            session.tap.begin_step()
+        session.tap.enter_root(session.places.number_of(call))
 
     def on_root_exit(self, call: RootCall, output: Any) -> None:
-        if self.session.places is not None:
-            self.session.places.exit_root()
+        tap = self.session.tap
+        if tap is not None and self.session.places is not None:
+            tap.exit_root()
 
     def on_step_begin(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._on()
-        if self.session.places is not None:
-            self.session.places.begin_step()  # without a root module, too
+        tap = self._on()
+        if tap is not None:
+            tap.begin_step()  # without a root module, too
 
     def before_backward(self, tensors: Sequence[_Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:
         if self.session.leaves:  # no module's call has switched it on
@@ -65,11 +65,12 @@ class OpsLevel(Listener):
         if self.session.tap is not None:
             tap = self.session.tap
             owned = [p for p in parameters if isinstance(p, _Tensor)]
-            tap.own(TensorSet(owned, [tap.text(names.get(id(p), "")) for p in owned]))
+            clipped = TensorSet(owned, [tap.text(names.get(id(p), "")) for p in owned])
+            tap.owners(clipped.handle)
 
     def after_clip(self, total_norm: Any) -> None:
         if self.session.tap is not None:
-            self.session.tap.own(None)
+            self.session.tap.owners(None)
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         tap = self.session.tap
@@ -78,28 +79,28 @@ class OpsLevel(Listener):
         self._own(optimizer)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        self.values.forget_optimizer()
+        self.values.checked = None
         if self.session.tap is not None:
-            self.session.tap.own(None)
+            self.session.tap.owners(None)
 
     def after_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer, error: BaseException | None) -> None:
-        self.values.forget_optimizer()
+        self.values.checked = None
 
     def on_step_end(self, step: int, skipped: bool) -> None:
         if self.session.tap is not None:
-            self.session.tap.settle()
+            self.session.tap.settle(False)
 
     def _own(self, optimizer: torch.optim.Optimizer) -> None:
         """Whose parameter, gradient or state a storage is."""
         if self.session.tap is not None:
-            self.values.forget_optimizer()
-            self.session.tap.own(self.values.tensors_of(optimizer).owned)
+            self.values.checked = None
+            self.session.tap.owners(self.values.tensors_of(optimizer).owned.handle)
 
     def on_close(self) -> None:
         tap = self.session.tap
         if tap is None:
             return
         tap.off()
-        pending = tap.settle(forget=True)
+        pending = tap.settle(True)
         if pending:
             self.session.note("collectives that had not ended", pending)

@@ -33,7 +33,8 @@ class Places:
     def tap(self) -> Any:
         return self._tap.handle
 
-    def enter_root(self, call: RootCall) -> None:
+    def number_of(self, call: RootCall) -> int:
+        """Of the path of a root."""
         if id(call.module) not in self._roots:
             self._roots.set(call.module, call.name)
             inner = plain_module(call.module)
@@ -41,10 +42,7 @@ class Places:
                 path = plain_path(call.name, name) or type(inner).__name__
                 self.names.set_new(module, self._tap.text(path))
             self.names.set_new(call.module, self.names[id(inner)])
-        self._tap.enter_root(self.names[id(call.module)])
-
-    def exit_root(self) -> None:
-        self._tap.exit_root()
+        return self.names[id(call.module)]
 
     # Called for every module: with as little in between as can be. A closed tap has no handle.
     def enter(self, module: torch.nn.Module) -> None:
@@ -52,14 +50,6 @@ class Places:
 
     def exit(self) -> None:
         self._exit(self._tap.handle)
-
-    def begin_step(self) -> None:
-        """What the step before the last claimed is forgotten."""
-        self._tap.begin_step()
-
-    def begin_backward(self) -> None:
-        """The program calls backward."""
-        self._tap.begin_backward()
 
 
 def call_site(depth: int = 2) -> str:

@@ -8,7 +8,7 @@ import functools
 import threading
 import weakref
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -46,11 +46,8 @@ class TensorSet:
         addresses, names = array("q", [t._cdata for t in tensors]), array("q", texts)
         library = load_tap()
         self.handle = library.set(addresses.buffer_info()[0], names.buffer_info()[0] if texts else None, len(addresses))
-        self._is_alive = library.set_is_alive
+        self.is_alive: Callable[[], int] = functools.partial(library.set_is_alive, self.handle)
         weakref.finalize(self, library.set_free, self.handle).atexit = False
-
-    def is_alive(self) -> bool:
-        return bool(self._is_alive(self.handle))
 
 
 class Named:
@@ -89,11 +86,32 @@ class Tap:
         self.is_on = False
         self._thread = 0
         self._named = -1  # changes of the names of parameters that it knows
+        self._bind()
+
+    # Functions of the library, of this tap: no frame of Python's is in between. Once it is closed they do nothing.
+    enter_root: Callable[[int], None]    # the path of the root
+    exit_root: Callable[[], None]
+    begin_step: Callable[[], None]       # what the step before the last claimed is forgotten
+    look_at_copies: Callable[[], None]   # of parameters, that last: whether nobody wrote to them
+    release_hosts: Callable[[], None]
+    forget: Callable[[], None]           # ops ran unheard: what any tensor shows is not known any more
+    # lib.HOLD: rows stay in memory, unread, until a number is not finite; calls at which badness begins are kept, as
+    # keep() says: bytes of all, and of what is written over. lib.KEEP: they are wanted; lib.DROP: they are not.
+    hold: Callable[[int, int, int], None]
+    hand_over: Callable[[], None]        # rows may be wanted: those so far go to the recorder now, others at once
+    settle: Callable[[bool], int]        # tells what has ended; how many collectives have not; True: they are forgotten
+    owners: Callable[[Any], None]        # the handle of a set: whose a storage is, until the next call; None: nobody's
+
+    def _bind(self) -> None:
+        for name in ("enter_root", "exit_root", "begin_step", "look_at_copies", "release_hosts", "forget", "hold",
+                     "hand_over", "settle", "owners"):
+            setattr(self, name, functools.partial(getattr(self.library, name), self.handle))
 
     def close(self) -> None:
         if self.handle:
             self.off()
             handle, self.handle = self.handle, None
+            self._bind()
             self.write_notes(handle)
             self._recorder.refused += int(self.library.refused(handle))
             self.library.free(handle)
@@ -128,15 +146,6 @@ class Tap:
         self.library.use(self.handle, c.addressof(state))
 
     # Places.
-    def enter_root(self, path: int) -> None:
-        self.library.enter_root(self.handle, path)
-
-    def exit_root(self) -> None:
-        self.library.exit_root(self.handle)
-
-    def begin_step(self) -> None:
-        self.library.begin_step(self.handle)
-
     def begin_backward(self) -> None:
         names = self._session.parameter_names
         if names.changes != self._named:
@@ -146,10 +155,6 @@ class Tap:
             self.library.parameters(self.handle, named.tensors, named.texts, copies.buffer_info()[0], named.count)
         self.library.begin_backward(self.handle)
 
-    def own(self, owned: TensorSet | None) -> None:
-        """Whose parameter, gradient or state a storage is, until the next call. None: nobody's."""
-        self.library.owners(self.handle, owned.handle if owned is not None else None)
-
     def mark_set(self, tensors: TensorSet, kinds: array[int]) -> None:
         """The part that each of them plays; where rows stay in the tap, it is told with them."""
         self.library.mark_set(self.handle, tensors.handle, kinds.buffer_info()[0], len(kinds))
@@ -157,6 +162,11 @@ class Tap:
     def named(self, items: Sequence[tuple[torch.Tensor, str]]) -> Named:
         text = self._recorder.text
         return Named([t for t, _ in items], [text(path) for _, path in items])
+
+    def mark_at(self, tensors: array[int], texts: array[int], kinds: array[int]) -> None:
+        """The same of tensors by address."""
+        self.library.mark(self.handle, kinds.buffer_info()[0], texts.buffer_info()[0], tensors.buffer_info()[0],
+                          len(kinds), 0)
 
     def mark(self, named: Named, kinds: array[int], gradients: bool = False) -> None:
         """The part that each tensor plays; with `gradients`, of each its gradient, where it has one."""
@@ -170,10 +180,6 @@ class Tap:
         """By what was not heard; their gradients as well."""
         self.library.were_written(self.handle, tensors.handle)
 
-    def look_at_copies(self) -> None:
-        """Of parameters, that last: whether nobody wrote to them."""
-        self.library.look_at_copies(self.handle)
-
     # Contents.
     def describe(self, t: torch.Tensor, with_data: bool = True) -> Quad | None:
         """The four words of any tensor; None where it cannot be watched, which is noted."""
@@ -181,9 +187,6 @@ class Tap:
         if not self.library.describe(self.handle, t._cdata, with_data, words):
             return None
         return words[0], words[1], words[2], words[3]
-
-    def release_hosts(self) -> None:
-        self.library.release_hosts(self.handle)
 
     def word(self, storage: int) -> int:
         """Of the contents of a storage (its `_cdata`), which gets a number if it has none."""
@@ -199,23 +202,9 @@ class Tap:
     def as_of(self, storage: int, version: int = -2) -> int:
         return int(self.library.as_of(self.handle, storage, version))
 
-    def forget(self) -> None:
-        """Ops ran unheard: what any tensor shows is not known any more."""
-        self.library.forget(self.handle)
-
     def bad_number(self) -> str:
         """"aten::mean at train.py:12": of a validation, since this was asked last; "": none."""
         return str((self.library.bad_number(self.handle) or b"").decode("utf-8", "replace"))
-
-    # A step of which it is not known yet whether its ops are wanted.
-    def hold(self, action: int, max_bytes: int = 0, max_written: int = 0) -> None:
-        """lib.HOLD: rows stay in memory, unread, until a number is not finite; calls at which badness begins are kept,
-        as keep() says. lib.KEEP: they are wanted; lib.DROP: they are not."""
-        self.library.hold(self.handle, action, max_bytes, max_written)
-
-    def hand_over(self) -> None:
-        """They may be: what came so far goes to the recorder now, and what follows at once. Else nothing happens."""
-        self.library.hand_over(self.handle)
 
     # Calls at which badness began.
     def keep(self, max_bytes: int, max_written: int = 0) -> None:
@@ -227,11 +216,6 @@ class Tap:
         with unheard():
             found = [torch.ops.nanhunt_tap.kept(self.handle, i) for i in range(self.library.kept(self.handle))]
         return [KeptCall(*call) for call in found]
-
-    # Ends.
-    def settle(self, forget: bool = False) -> int:
-        """Tells what has ended: collectives, storages. How many collectives have not."""
-        return int(self.library.settle(self.handle, forget))
 
     def write_notes(self, handle: Any = None) -> None:
         note = self._session.note

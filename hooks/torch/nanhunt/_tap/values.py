@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,9 +34,8 @@ class Values:
         self._tap: Tap | None = None
         self._missing = False
         self._layouts: dict[Any, int] = {}
-        self._of_optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, OptimizerTensors] = (
-            weakref.WeakKeyDictionary())
-        self._looked_at: OptimizerTensors | None = None  # since the last moment at which they may have become others
+        self._of_optimizers: WeakIdDict[OptimizerTensors] = WeakIdDict()
+        self.checked: OptimizerTensors | None = None  # since the last moment at which they may have become others
         self._of_roots: WeakIdDict[ModuleTensors] = WeakIdDict()
 
     @property
@@ -61,27 +59,22 @@ class Values:
 
     def tensors_of(self, optimizer: torch.optim.Optimizer) -> OptimizerTensors:
         """Parameters and state as they are now; looked for once at each end of the optimizer's step."""
-        tap = self.tap
-        assert tap is not None
-        known = self._of_optimizers.get(optimizer)
-        if known is None or known is not self._looked_at and not known.is_current(self.session, optimizer):
-            known = self._of_optimizers[optimizer] = OptimizerTensors(self.session, tap, optimizer)
-        self._looked_at = known
+        known = self._of_optimizers.get(id(optimizer))
+        if known is None or known is not self.checked and not known.is_current(self.session, optimizer):
+            assert self.tap is not None
+            known = OptimizerTensors(self.session, self.tap, optimizer)
+            self._of_optimizers.set(optimizer, known)
+        self.checked = known
         return known
 
     def tensors_of_root(self, root: torch.nn.Module, name: str) -> ModuleTensors:
         """Parameters and buffers as they are now. `name`: the root's path."""
-        tap = self.tap
-        assert tap is not None
         known = self._of_roots.get(id(root))
         if known is None or not known.is_current(root):
-            known = ModuleTensors(self.session, tap, root, name)
+            assert self.tap is not None
+            known = ModuleTensors(self.session, self.tap, root, name)
             self._of_roots.set(root, known)
         return known
-
-    def forget_optimizer(self) -> None:
-        """Its state may be another now."""
-        self._looked_at = None
 
     def knows(self, t: torch.Tensor) -> bool:
         """Whether the storage has a number."""
