@@ -48,7 +48,7 @@ def test_an_asynchronous_gather_is_told_once_it_has_ended(group):
         assert op.op == "c10d::allgather_"
         assert op.reads(watched.contents(x))
         assert watched.producer(total).reads(op.outputs[-1].contents)
-        assert watched.values.tap.settle() == 0
+        assert watched.values.tap.settle(False) == 0
 
 
 def test_gradients_reduced_in_backward_are_followed(group):
@@ -68,7 +68,7 @@ def test_a_scattered_reduction_is_told_with_what_was_brought(group, read_it):
         x, out = torch.full((3,), float("nan")), torch.zeros(3)
         dist.reduce_scatter_tensor(out, x)
         total = out + 1 if read_it else None
-        watched.values.tap.settle()
+        watched.values.tap.settle(False)
         # then its row has that result, no copy stands beside it, and what was in the memory before was not read.
         op = communicated(watched)[0]
         assert op.op == "c10d::_reduce_scatter_base_" and op.outputs[-1].contents == watched.contents(out)
