@@ -29,6 +29,7 @@
 #include "src/analyze/rules/run/sentinel.h"
 #include "src/analyze/rules/run/setup_audit.h"
 #include "src/analyze/rules/origin/underflow.h"
+#include "src/analyze/rules/run/standstill.h"
 #include "src/analyze/rules/run/update_loss.h"
 #include "src/analyze/watch/sentinel_watch.h"
 #include "src/analyze/watch/sources.h"
@@ -60,6 +61,7 @@ class AnalyzerImpl final : public RankPass {
         gradient_underflow_(names_),
         comm_underflow_(names_),
         update_loss_(names_),
+        standstill_(names_),
         setup_(names_),
         precision_(names_, graph_),
         sources_(names_),
@@ -157,6 +159,7 @@ class AnalyzerImpl final : public RankPass {
     gradient_underflow_.on_op(view);
     comm_underflow_.on_op(view);
     update_loss_.on_op(view);
+    standstill_.on_op(view);
     setup_.on_op(view);
     precision_.on_op(view);
     layers_.on_op(view);
@@ -194,6 +197,7 @@ class AnalyzerImpl final : public RankPass {
   GradientUnderflow gradient_underflow_;
   CommUnderflow comm_underflow_;
   UpdateLoss update_loss_;
+  Standstill standstill_;
   SetupAudit setup_;
   PrecisionAudit precision_;
   Sources sources_;
@@ -253,6 +257,7 @@ void AnalyzerImpl::on_step(const StepRecord& told) {
   comm_underflow_.on_step_end(record.step);
   layers_.on_step_end(record.step, outcome.scaled ? outcome.scale : 1, outcome.held_back);
   if (finished) update_loss_.on_step_end(record.step, record.loss);
+  standstill_.on_step_end();
   if (finished) lr_ramp_.on_step_end(record.step, record.lr, record.loss);
   setup_.on_step_end(record, outcome.scaled && outcome.scale != 1);
   step.gradient_norm = norms.gradient;
@@ -424,6 +429,7 @@ Analysis AnalyzerImpl::judge(const RunInfo& info, const TraceHealth& health, con
   if (auto lost = gradient_underflow_.finding()) analysis.findings.push_back(std::move(*lost));
   if (auto lost = comm_underflow_.finding()) analysis.findings.push_back(std::move(*lost));
   if (auto lost = update_loss_.finding()) analysis.findings.push_back(std::move(*lost));
+  for (Finding& lost : standstill_.findings()) analysis.findings.push_back(std::move(lost));
   add_audits(analysis.findings);
   advise_recording(analysis.findings, ops);
   for (Finding& finding : analysis.findings) {

@@ -38,7 +38,7 @@ class Call {
   explicit Call(const OpEvent& event, bool readable = true) : event_(event), readable_(readable) {}
 
   const TensorView* self() const {
-    const bool updates = event_.phase == Phase::kOptimizer || event_.phase == Phase::kUpdate;
+    const bool updates = event_.phase == Phase::kOptimizer || event_.phase == Phase::kUpdate || event_.phase == Phase::kData;
     if (!updates || event_.outputs.empty()) return nullptr;
     const ValueView& out = event_.outputs.front().value;
     const bool in_place = std::any_of(event_.inputs.begin(), event_.inputs.end(), [&](const OpInput& in) {

@@ -171,7 +171,8 @@ class Live(Listener):
         self._was_heard = heard
 
     def on_root_met(self, call: RootCall) -> None:
-        self._narrow = self._narrow or any(p.dtype in _NARROW for p in call.module.parameters())
+        lasting = [*call.module.parameters(), *call.module.buffers()]
+        self._narrow = self._narrow or any(t.dtype in _NARROW for t in lasting)
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         if self._births < 0:
@@ -200,11 +201,7 @@ class Live(Listener):
         heard = session.mode is not StepMode.UNHEARD
         self.budget.step_took(now - self._began, heard)
         self._began = now
-        if session.mode is StepMode.HELD:
-            left_bad = 0 <= self._births != self._births_now() or bool(session.state.bad_copy)
-            if (left_bad or session.state.wanted) and session.judge.keeps(step, left_bad, bool(session.state.wanted)):
-                session.mode = StepMode.KEPT
-        self._births = -1
+        self._judge(step)
         if session.overran:  # what came since its last boundary is part of the next step, which goes on as it began
             return
         if heard:
@@ -214,6 +211,15 @@ class Live(Listener):
             if session.tap is not None:
                 session.note("operations of steps that the budget had no room for")
         self._begin_step()
+
+    def _judge(self, step: int) -> None:
+        """Whether the step, which is over, is kept for what went bad or was lost in it."""
+        session = self.session
+        if session.mode is StepMode.HELD:
+            left_bad = 0 <= self._births != self._births_now() or bool(session.state.bad_copy)
+            if (left_bad or session.state.wanted) and session.judge.keeps(step, left_bad, bool(session.state.wanted)):
+                session.mode = StepMode.KEPT
+        self._births = -1
 
     def is_shown(self) -> bool:
         """Whether the step is in the trace healthy as it may be."""
@@ -234,4 +240,5 @@ class Live(Listener):
 
     def on_close(self) -> None:
         if self.session.mode is not StepMode.UNHEARD:
+            self._judge(self.session.step)
             self._end_hold()

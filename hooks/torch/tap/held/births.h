@@ -124,6 +124,10 @@ class Births {
     if ((bits & finite::kNan) != 0) return true;
     const bool began = taken == 0;
     if (!lasts && (began ? given : !single || plan.keeps_finite)) return false;
+    return is_new(plan, site);
+  }
+  // Whether no healthy step had the same there. Asking counts.
+  bool is_new(const Plan& plan, std::int64_t site) {
     const Place place{&plan, site};
     if (std::find(harmless_.begin(), harmless_.end(), place) != harmless_.end()) return false;
     if (met_.size() < kMost) met_.push_back(place);

@@ -95,7 +95,9 @@ class HeldStep {
     stand_ins_.clear();
     for (const Given::Written& one : given.written)
       if (one.at >= 0) stand_in(one.quad, one.tensor, *one.arg, plan, given);
+    const Words old = made.empty() || made.front().identity->bad != 0 ? Words{} : old_contents();
     hand_over_at(plan, given, made);
+    if (!old.empty() && to_.rows(to_.self, old.data(), old.size()) != NANHUNT_OK) ++refused_;
   }
   template <typename Site>
   void judge(const Plan& plan, Given& given, Columns& columns, const Made& made, Site&& site) {
@@ -142,7 +144,7 @@ class HeldStep {
       if (!one.identity->is_finite()) ring.note_not_finite(one.identity->word);
       if (one.tensor->numel() == 1) ring.keep_number(one.quad, one.tensor->itemsize());
     }
-    if (bits == 0) return false;
+    if (bits == 0) return loses_update(plan, given, made) && births.is_new(plan, site());
     bad_.clear();
     const std::uint8_t taken = Births::taken(plan, given.args, made, describer_.identities, given.old, bad_);
     const bool was_given = std::any_of(given.numbers.begin(), given.numbers.end(), [](double x) { return !std::isfinite(x); });
@@ -154,6 +156,41 @@ class HeldStep {
       if (!one.identity->is_finite()) ring.keep_alive(one.tensor->storage());
     for (const at::Tensor* one : bad_) ring.keep_alive(one->storage());
     return false;
+  }
+
+  // Marks of what an op has written over, of which there are copies: what it was is compared with what it is now.
+  Words old_contents() const {
+    Words marks;
+    for (const StepRing::StandIn& one : stand_ins_)
+      marks.insert(marks.end(), {NANHUNT_ROW_MARK, NANHUNT_STATE, state_->step, state_->micro_batch, 0, one.data, one.word,
+                                 one.offset, one.layout});
+    return marks;
+  }
+  // Whether what lasts, in 16 bits, is as it was though something was added to it; or weights were added to by another
+  // than their optimizer, as when an adapter is merged into them: most of it may be lost.
+  bool loses_update(const Plan& plan, const Given& given, const Made& made) const {
+    if (plan.by_number != ByNumber::kPlus || !plan.writes) return false;
+    bool weights = state_->phase != NANHUNT_PHASE_OPTIMIZER;
+    for (const Births::Made& one : made) {
+      if (!one.written || one.tensor->itemsize() != 2 || !ring.is_older(one.identity->word)) return false;
+      weights = weights && copies_.is_weights(*one.tensor);
+    }
+    return weights || (adds(plan, given) && given.saved.is_unchanged(plan, given.args));
+  }
+  bool adds(const Plan& plan, const Given& given) const {
+    for (const double number : given.numbers)
+      if (!(std::fabs(number) > 0)) return false;
+    for (const Arg& arg : plan.args) {
+      if (arg.written) continue;
+      bool zero = false;
+      each_tensor(given.args[static_cast<std::size_t>(arg.index)], [&](const at::Tensor& t) {
+        if (is_wrapped(t)) return;
+        const Identity* const known = t.has_storage() ? describer_.identities.find(t.storage().unsafeGetStorageImpl()) : nullptr;
+        zero = zero || known == nullptr || !known->is_looked_at() || !(known->amax > 0);
+      });
+      if (zero) return false;
+    }
+    return true;
   }
 
   static std::size_t count_tensors(const Plan& plan, const Given& given) {

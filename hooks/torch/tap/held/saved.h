@@ -43,6 +43,18 @@ class Saved {
     return all;
   }
 
+  // Whether what was written holds the bytes that were there before; false where they are not here.
+  bool is_unchanged(const Plan& plan, const Values& args) const {
+    if (bytes_.empty()) return false;
+    const char* from = bytes_.data();
+    bool same = true;
+    each_written(plan, args, [&](const at::Tensor& t) {
+      same = same && std::memcmp(from, t.const_data_ptr(), t.nbytes()) == 0;
+      from += static_cast<std::ptrdiff_t>(t.nbytes());
+    });
+    return same;
+  }
+
   // None: they are gone. `args`: what the op was given, as it is now.
   const Values& take(const Plan& plan, const Values& args) {
     if (args_.empty() && !bytes_.empty()) restore(plan, args);

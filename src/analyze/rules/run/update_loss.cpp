@@ -30,6 +30,17 @@ StringId module_of(const OpInView& op) { return op.record->module != 0 ? op.reco
 
 }  // namespace
 
+std::optional<LostCounts> lost_counts(const OpInView& op, const Names& names) {
+  if (op.scalars.size() < 3 || op.out.empty() || op.out[0] == nullptr || !op.out[0]->has_stats) return std::nullopt;
+  const auto counts = op.scalars.last(3);
+  if (!names.is(counts[0].name, kUpdates) || !names.is(counts[1].name, kLost) || !names.is(counts[2].name, kShare))
+    return std::nullopt;
+  const LostCounts found{counts[0].value, counts[1].value, counts[2].value};
+  const Value& value = *op.out[0];
+  if (!in_range(found.updates, value) || !in_range(found.lost, value) || found.lost > found.updates) return std::nullopt;
+  return found;
+}
+
 void UpdateLoss::take(Row& row, const OpInView& op, double updates, double lost) const {
   const OpRecord& record = *op.record;
   row.at = {record.seq, record.step, record.micro_batch, record.phase, module_of(op), record.op};
@@ -46,10 +57,8 @@ void UpdateLoss::on_op(const OpInView& op) {
   if ((op.record->phase != Phase::kOptimizer && !between) || op.out.empty()) return;
   const std::string_view name = names_.op(op.record->op).name;
   if (between && name == "copy") return take_copied(op);
-  if (op.scalars.size() < 3) return;
-  const auto counts = op.scalars.last(3);
-  if (!names_.is(counts[0].name, kUpdates) || !names_.is(counts[1].name, kLost) || !names_.is(counts[2].name, kShare))
-    return;
+  const auto counts = lost_counts(op, names_);
+  if (!counts) return;
   const Value* out = op.out[0];
   if (out == nullptr || !out->has_stats) return;
   const bool copy = between && out->has_role(TensorRole::kState);
@@ -59,14 +68,14 @@ void UpdateLoss::on_op(const OpInView& op) {
   const bool average = !parameter && out->has_role(TensorRole::kState) && name == "mul";
   // What is multiplied by (weight decay) is no update of a parameter that was learnt.
   if ((parameter && name == "mul") || (!parameter && !average && !sum)) return;
-  const double updates = counts[0].value, lost = counts[1].value;
-  if (!in_range(updates, *out) || !in_range(lost, *out) || lost > updates || updates < kFewestUpdates) return;
+  const auto [updates, lost, share] = *counts;
+  if (updates < kFewestUpdates) return;
   Row row;
   row.average = average;
   row.copy = copy || sum;
   take(row, op, updates, lost);
   row.dtype = dtype_of(row.output, names_, op.record->compute_dtype);
-  const bool over = lost / updates >= kLostUpdates && counts[2].value >= kLostUpdates;
+  const bool over = lost / updates >= kLostUpdates && share >= kLostUpdates;
   if (!sum) return count(module_of(op), row, over);
   if (sums_.size() < kMaxSums) sums_.insert_or_assign(out->id, Sum{std::move(row), over});
 }

@@ -21,6 +21,13 @@ inline constexpr std::uint32_t kLostUpdateSteps = 5;  // steps in a row of a par
 inline constexpr double kFewestUpdates = 4;           // elements; of fewer no share is taken
 inline constexpr double kConverged = 0.1;  // of the first loss: training that stops here may have had enough
 
+// What the recorder counted at an op: elements that were to change, those of them that did not, and their share of the sum
+// of all changes. nullopt: it counted nothing there.
+struct LostCounts {
+  double updates = 0, lost = 0, share = 0;
+};
+std::optional<LostCounts> lost_counts(const OpInView& op, const Names& names);
+
 class UpdateLoss {
  public:
   explicit UpdateLoss(Names& names) : names_(names) {}
