@@ -216,9 +216,10 @@ void ValueGraph::hit_sink(const Value& value, TensorRole kind, StringId path, st
     // A buffer of infinities is a mask that was registered, not harm.
     if (kind == TensorRole::kBuffer && (value.bad & kBadNaN) == 0 && birth->deliberate != Deliberate::kNo) continue;
     // What was bad before anything used it harms nobody while it stays where it is: padding, rows that nobody selects.
-    // A buffer that is written anew, as running statistics are, was used.
+    // A buffer that an op writes as a whole, as it does running statistics, was used; one of which parts are written, as
+    // of a queue that is filled, was not.
     const bool stays = kind == birth->role && path == birth->at.module &&
-                       (kind == TensorRole::kParameter || value.id == birth->source.value);
+                       (kind == TensorRole::kParameter || value.id == birth->source.value || value.producer == kNoSeq);
     if (birth->kind == BirthKind::kState && !birth->was_clean && !birth->harmful && stays) continue;
     Birth& itself = *birth;
     if (birth->lead != 0) birth = find_birth(birth->lead);
