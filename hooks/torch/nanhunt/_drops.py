@@ -20,12 +20,18 @@ if TYPE_CHECKING:
     from nanhunt._session import Session
 
 
+def _versions_of(parameter: torch.Tensor | None) -> tuple[int, int]:
+    gradient = parameter.grad if parameter is not None else None
+    return 0 if parameter is None else parameter._version, 0 if gradient is None else gradient._version
+
+
 class Drops:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._began: int | None = None       # number of the first op of this step's backward
         self.with_gradient: list[torch.Tensor] = []  # a trained parameter that had one after backward
         self._last: weakref.ref[torch.Tensor] | None = None  # the one that was found last
+        self._versions = 0, 0  # torch's counts of writes to it and to its gradient, after backward
         self.drops = False    # gradients are being given up
         self._notified = False    # ... and listeners have been told
         self._looks = False   # the program reads numbers made of gradients, as far as ops are heard
@@ -53,6 +59,7 @@ class Drops:
                 last = next((p for p in self._parameters() if p.grad is not None), None)
                 self._last = weakref.ref(last) if last is not None else None
             self.with_gradient = [] if last is None else [last]
+            self._versions = _versions_of(last)
         except Exception as error:
             self._session.failed(error, "the end of backward")
 
@@ -102,6 +109,10 @@ class Drops:
         if session.state.looked or self._is_gone():
             return self._heard_bad()
         return session.mode is StepMode.UNHEARD and self._looks and bool(session.judge.facts() & USUAL)
+
+    def used_up(self) -> bool:
+        """Since backward the parameter or its gradient was written, or the gradient was cleared."""
+        return self._is_gone() or any(_versions_of(p) != self._versions for p in self.with_gradient)
 
     def _is_gone(self) -> bool:
         return any(p.grad is None for p in self.with_gradient)

@@ -368,6 +368,21 @@ class Session(lib.HasState):
             self.judge.enter(steps.UPDATED)
             self.begins_work()
 
+    def updates_by_hand(self) -> bool:
+        """Whether the step at hand is over though no optimizer of PyTorch's has ever run: the program has written
+        parameters since backward, or where that is not heard has used its gradients up."""
+        if self._used or self.exact or not self.judge.facts() & steps.HAS_GRADIENTS:
+            return False
+        if self.mode is StepMode.UNHEARD:
+            return self.drops.used_up()
+        return bool(self.state.stepped)
+
+    def end_by_hand(self) -> None:
+        """The program is its own optimizer, and has updated its parameters."""
+        self.judge.enter(steps.OPTIMIZER)
+        self.notify("on_drop")
+        self.end_step()
+
     def gives_up(self) -> bool:
         """Before a root is called: whether the program has left the step at hand without an optimizer. That may be
         meant (several models, a call without a loss), so a number that is not finite must speak for it."""
@@ -459,7 +474,7 @@ class Session(lib.HasState):
         self.overran = False
         self.facts, self.scaler = StepFacts(), None
         self.judge.end(ending, overran)
-        self.state.bad_number = self.state.bad_copy = self.state.wrote = 0
+        self.state.bad_number = self.state.bad_copy = self.state.wrote = self.state.stepped = 0
         self.drops.end_step()
         self.state.step += 1
         self.state.micro_batch = 0

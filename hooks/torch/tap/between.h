@@ -41,8 +41,11 @@ class Between {
     first_new_ = last_storage_number() + 1;
   }
 
+  // The program itself has written parameters since backward: it is its own optimizer.
+  bool has_stepped() const { return stage_ == Stage::kStepped; }
+
   // A number is read: whether gradients were made into one since backward.
-  bool is_look() const { return stage_ != Stage::kNone && of_gradients_; }
+  bool is_look() const { return stage_ != Stage::kNone && stage_ != Stage::kStepped && of_gradients_; }
 
   // `phase`: of the run. `each`: calls what it is given with each tensor of the op.
   template <typename Each>
@@ -50,7 +53,10 @@ class Between {
                         const Copies& copies, Each&& each) {
     if (plan.scalar_read) return phase;
     if (phase == NANHUNT_PHASE_CLIP && stage_ != Stage::kNone) of_gradients_ = true;  // their norm
-    if (phase == NANHUNT_PHASE_LOSS && stage_ != Stage::kNone) return after_backward(plan, result, identities, each);
+    if (phase == NANHUNT_PHASE_LOSS && stage_ != Stage::kNone) {
+      if (!learns(each) && steps(plan, copies, each)) return NANHUNT_PHASE_OPTIMIZER;
+      return has_stepped() ? after_update(identities, each) : after_backward(plan, result, identities, each);
+    }
     // Another model was called with gradients off; the loss is against what it gave.
     if (phase == NANHUNT_PHASE_VALIDATION) return loss_ && learns(each) ? NANHUNT_PHASE_LOSS : phase;
     if (phase != NANHUNT_PHASE_DATA || plan.draws || plan.garbage || is_fill(plan) || learns(each)) return phase;
@@ -58,7 +64,32 @@ class Between {
   }
 
  private:
-  enum class Stage : std::uint8_t { kNone, kUnscale, kClip };
+  enum class Stage : std::uint8_t { kNone, kUnscale, kClip, kStepped };
+
+  // Whether a parameter is changed, be it by the first op that does so.
+  template <typename Each>
+  bool steps(const Plan& plan, const Copies& copies, Each&& each) {
+    if (!plan.writes || is_fill(plan)) return false;
+    bool first = true, weights = false;
+    each([&](const at::Tensor& t) {
+      if (std::exchange(first, false)) weights = copies.is_parameter(t);
+    });
+    if (weights && !has_stepped()) {
+      stage_ = Stage::kStepped;
+      first_after_ = last_storage_number() + 1;
+    }
+    return weights;
+  }
+  // What is made of what this step made before its first parameter was written belongs to the update.
+  template <typename Each>
+  std::int64_t after_update(Identities& identities, Each&& each) const {
+    bool of_step = false;
+    each([&](const at::Tensor& t) {
+      const std::int64_t number = identities.number_of(t);
+      of_step = of_step || (number >= first_new_ && number < first_after_);
+    });
+    return of_step ? NANHUNT_PHASE_OPTIMIZER : NANHUNT_PHASE_DATA;
+  }
 
   // Between two steps: whether what lasts is written, or something is made of weights that may be written into them.
   template <typename Each>
@@ -152,7 +183,7 @@ class Between {
   bool loss_ = false;          // a forward has come, and no backward since
   bool of_gradients_ = false;  // something was computed of more than numbers since backward
   std::set<std::int64_t> exchanged_;  // storages of what came from other ranks and is not averaged yet
-  std::int64_t first_new_ = 0;  // number of a storage
+  std::int64_t first_new_ = 0, first_after_ = 0;  // numbers of storages: in this step, after the program's own update
 };
 
 }  // namespace nanhunt::tap

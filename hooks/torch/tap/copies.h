@@ -35,6 +35,7 @@ class Copies {
     const auto* const storage = storage_of(t);
     return storage != nullptr && (parameters_.contains(storage) || known_.contains(storage));
   }
+  bool is_parameter(const at::Tensor& t) const { return parameters_.contains(storage_of(t)); }
   // One of them, or made of one since the step began.
   bool is_of_weights(const at::Tensor& t) const { return is_weights(t) || derived_.contains(number_of(t)); }
 

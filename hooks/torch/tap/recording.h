@@ -59,6 +59,7 @@ struct State {
   std::int64_t wrote_weights = 0;
   std::int64_t births = 0;  // set by the tap: places where badness began, in the step that is held
   std::int64_t held = 0;    // set by the tap: rows of the step stay in memory, unread
+  std::int64_t stepped = 0;  // set by the tap: the program itself wrote parameters after backward
   std::int64_t wanted = 0;  // set by the tap: one of them is no mask, and its rows went to the recorder
 };
 

@@ -243,8 +243,11 @@ def _begin_root(session: Session, module: torch.nn.Module, args: tuple[Any, ...]
             return None
         if session.tracker.passed:
             session.begins_work(module)
-        if session.judge.is_open() and session.gives_up():
-            session.unfinished(lib.BY_NEXT_FORWARD)
+        if session.judge.is_open():
+            if session.updates_by_hand():
+                session.end_by_hand()
+            elif session.gives_up():
+                session.unfinished(lib.BY_NEXT_FORWARD)
         if session.recorder is None and session.open() is None:
             return None
         if session.state.step != _step_of_calls:
@@ -299,7 +302,10 @@ def _cleared(session: Session, original: Callable[..., Any], args: tuple[Any, ..
     parameters = [p for group in groups for p in group["params"]] if groups is not None else (
         list(owner.parameters()) if isinstance(owner, torch.nn.Module) else [])
     with modes_aside():
-        session.drops.before_clearing(parameters)
+        if session.updates_by_hand():
+            session.end_by_hand()
+        else:
+            session.drops.before_clearing(parameters)
     return original(*args, **kwargs)
 
 

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that are their own optimizer: a step is forward, backward and a write of parameters, by whomever."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from own_programs import LEVELS, Net, assert_silent, data, told
+from torch.nn import functional as F
+
+BAD = 7
+
+
+def by_data(net, lr):
+    for p in net.parameters():
+        p.data.add_(p.grad, alpha=-lr)
+        p.grad = None
+
+
+@torch.no_grad()
+def in_place(net, lr):
+    for p in net.parameters():
+        p -= lr * p.grad
+    net.zero_grad()
+
+
+@torch.no_grad()
+def cleared_in_place(net, lr):
+    for p in net.parameters():
+        p.data.sub_(lr * p.grad.data)
+    for p in net.parameters():
+        p.grad.detach_()
+        p.grad.zero_()
+
+
+class Momentum:
+    """A class of the program's own, as libraries have it."""
+
+    def __init__(self):
+        self.seen = {}
+
+    @torch.no_grad()
+    def __call__(self, net, lr):
+        for p in net.parameters():
+            v = self.seen.setdefault(p, torch.zeros_like(p))
+            v.mul_(0.9).add_(p.grad)
+            p.add_(v, alpha=-lr)
+            p.grad = None
+
+
+@torch.no_grad()
+def all_at_once(net, lr):
+    parameters = list(net.parameters())
+    torch._foreach_add_(parameters, [p.grad for p in parameters], alpha=-lr)
+    net.zero_grad(set_to_none=False)
+
+
+UPDATES = {"data": lambda: by_data, "in place": lambda: in_place, "cleared": lambda: cleared_in_place,
+           "momentum": Momentum, "foreach": lambda: all_at_once}  # fmt: skip
+
+
+def training(update, bad=None, accumulate=1):
+    """In micro-batches; in step `bad` the loss takes the logarithm of a negative number."""
+
+    def build():
+        torch.manual_seed(0)
+        net, own = Net(), UPDATES[update]()
+
+        def step(i):
+            for _ in range(accumulate):
+                x, y = data()
+                loss = F.cross_entropy(net(x), y) / accumulate
+                if i == bad:
+                    loss = loss + (-loss).log()
+                loss.backward()
+            own(net, 1e-2)
+
+        return step, net
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("update", UPDATES)
+def test_each_update_by_hand_ends_a_step(update, level, tmp_path):
+    said = told(training(update, bad=BAD), tmp_path, level, steps=10)
+    assert said.what[:3] == ("invalid", "aten::log", "loss") and said.first["step"] == BAD, said.show()
+    assert len(said.run.records("steps")) == 10, said.show()
+    assert len(said.loud) == 1, said.show()
+    assert_silent(training(update), tmp_path, level, steps=10)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_gradients_that_are_added_up_end_no_step(level, tmp_path):
+    said = told(training("in place", bad=BAD, accumulate=3), tmp_path, level, steps=10)
+    assert said.what[1] == "aten::log" and said.first["step"] == BAD, said.show()
+    assert len(said.run.records("steps")) == 10, said.show()
+
+
+def test_the_steps_level_counts_them_as_well(tmp_path):
+    for update in UPDATES:
+        said = told(training(update, bad=BAD), tmp_path / update, "steps", steps=10)
+        assert said.status == "fault" and said.first["step"] == BAD, (update, said.show())
+        assert len(said.run.records("steps")) == 10, (update, said.show())
