@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "hooks/engine/host_contents.h"
+#include "hooks/engine/op_adapter.h"
 #include "hooks/engine/replay/step_replay.h"
 #include "hooks/engine/sentinel/sentinel.h"
 #include "src/record/measure/fp_environment.h"
