@@ -52,7 +52,7 @@ NANHUNT_API nanhunt_status nanhunt_record_rows(nanhunt_recorder* recorder, const
 /* Ops whose outputs were not finite so far. */
 NANHUNT_API uint64_t nanhunt_recorder_anomalies(const nanhunt_recorder* recorder);
 /* Of these, the ones from op `seq` on (among the newest 16384). Ops whose contents are still being read on a device,
- * and those after them, are not known before they have come, or after nanhunt_recorder_flush(). */
+ * and those after them, are not known before they have come, or after nanhunt_device_settle(). */
 NANHUNT_API uint64_t nanhunt_recorder_bad_since(const nanhunt_recorder* recorder, uint64_t seq);
 /* Ops so far at which badness began: their outputs are not finite in a way in which no input was. */
 NANHUNT_API uint64_t nanhunt_recorder_origins(const nanhunt_recorder* recorder);
@@ -63,8 +63,8 @@ NANHUNT_API const char* nanhunt_recorder_folder(const nanhunt_recorder* recorder
  * lie in memory of the device: they are read there, by a kernel behind what is on the stream when the call is made,
  * without a wait. So the caller names the stream on which an op of its own could read them now, and keeps their memory
  * until then. What is learnt comes to the host with one copy a step (nanhunt_record_step), and is looked for in later
- * calls; only nanhunt_recorder_flush() and nanhunt_recorder_close() wait for it. Rows that wait for it are held, in
- * their order. Other functions do not read there. Contents that were read already, under the same identity, are
+ * calls; only nanhunt_device_settle(), nanhunt_recorder_flush() and nanhunt_recorder_close() wait for it. Rows that
+ * wait for it are held, in their order. Other functions do not read there. Contents that were read already, under the same identity, are
  * compared there with what they were, and read again where they are not that any more; with trust_inputs, what an op
  * takes, or gives back as a view of the same elements, is not read again at all, unless a check or
  * nanhunt_record_changed() named other parts of its storage since. Of an op's outputs that are floating-point numbers,
@@ -79,6 +79,9 @@ NANHUNT_API const char* nanhunt_recorder_folder(const nanhunt_recorder* recorder
  * each stream. While a graph is captured on a stream nothing is read on it, which is noted. The calling thread's
  * current device and last error of CUDA stay as they are. */
 NANHUNT_API int64_t nanhunt_device_stream(nanhunt_recorder* recorder, int32_t device, uint64_t stream);
+/* Waits for what is being read, so that rows and origins so far are known. Where nothing is, it waits for nothing; nor
+ * does it for a stream on which a graph is captured. */
+NANHUNT_API nanhunt_status nanhunt_device_settle(nanhunt_recorder* recorder);
 typedef struct nanhunt_device_counts { /* of all streams together */
   uint32_t struct_size;
   uint32_t streams;

@@ -197,7 +197,9 @@ class CudaStats final : public DeviceStats {
     memory.records = target.records;
     memory.gates = target.gates;
     memory.known = target.known;
-    return status_of(launch(StatsKernel{memory, table}, items, static_cast<cudaStream_t>(stream)),
+    const auto on = static_cast<cudaStream_t>(stream);
+    return status_of(target.level == StatsLevel::kFinite ? launch(FiniteKernel{memory, table}, items, on)
+                                                         : launch(StatsKernel{memory, table}, items, on),
                      "statistics could not be launched");
   }
 

@@ -16,7 +16,7 @@ constexpr kernels::ReadingsOptions kReadings = {
 constexpr std::size_t kMaxStreams = 16;  // some 10 MB of the device and 10 MB of pinned memory each
 constexpr std::string_view kCaptured = "tensors of a device, while a CUDA graph was captured on their stream";
 constexpr std::string_view kWaits =
-    "what waiting costs: readings of a device that were waited for at a flush or at the end";
+    "what waiting costs: readings of a device that were waited for (in steps that are held, at a flush, at the end)";
 
 }  // namespace
 
@@ -110,6 +110,13 @@ int64_t nanhunt_device_stream(nanhunt_recorder* recorder, int32_t device, uint64
   });
   if (right == NANHUNT_OK && number < 0) static_cast<void>(result_of(cannot));
   return number;
+}
+
+nanhunt_status nanhunt_device_settle(nanhunt_recorder* recorder) {
+  return recording(recorder, [](nanhunt_recorder& to) {
+    const DeviceTurn turn(to);
+    if (turn) to.devices.settle(*to.recorder);
+  });
 }
 
 nanhunt_status nanhunt_device_counters(const nanhunt_recorder* recorder, nanhunt_device_counts* counts) {

@@ -288,6 +288,25 @@ TEST_F(CDeviceRows, nothing_waits_before_the_end) {
   EXPECT_THAT(note_with(all, "waiting"), HasSubstr("1 what waiting costs: readings of a device"));
 }
 
+TEST_F(CDeviceRows, who_settles_knows_all_origins_so_far_and_waits_once) {
+  ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
+  EXPECT_EQ(nanhunt_recorder_origins(recorder_), 0u) << "it is on its way";
+  ASSERT_EQ(nanhunt_device_settle(recorder_), NANHUNT_OK);
+  EXPECT_EQ(nanhunt_recorder_origins(recorder_), 1u);
+  EXPECT_EQ(counts().waits, 1u);
+  ASSERT_EQ(nanhunt_device_settle(recorder_), NANHUNT_OK);
+  EXPECT_EQ(counts().waits, 1u) << "nothing was being read";
+  EXPECT_EQ(nanhunt_device_settle(nullptr), NANHUNT_USAGE);
+}
+
+TEST_F(CDeviceRows, nobody_settles_a_stream_that_is_captured) {
+  ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
+  nanhunt_emulated_set("capturing", 1);
+  EXPECT_EQ(nanhunt_device_settle(recorder_), NANHUNT_OK);
+  EXPECT_EQ(counts().waits, 0u);
+  nanhunt_emulated_set("capturing", 0);
+}
+
 TEST_F(CDeviceRows, an_op_is_read_in_three_launches_and_what_was_read_is_compared) {
   ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
   EXPECT_EQ(counts().launches, 3u) << "one compares and reads both tensors, one is for elements, one for origins";

@@ -202,6 +202,7 @@ _PROTOTYPES = {
     "nanhunt_kernels_drain": (_i32, [_ptr]),
     "nanhunt_kernels_detach": (_i32, [_ptr]),
     "nanhunt_device_stream": (_i64, [_ptr, _i32, _u64]),
+    "nanhunt_device_settle": (_i32, [_ptr]),
     "nanhunt_device_counters": (_i32, [_ptr, _ptr]),
     "nanhunt_read": (_i32, [_ptr, _text, _size, _i32, _ptr, _ptr]),
     "nanhunt_tensor_stats": (_i32, [_ptr, _ptr]),

@@ -191,6 +191,10 @@ class Recorder:
         number = int(self.slow.nanhunt_device_stream(self.handle, device, stream))
         return number, "" if number > 0 else self.library.last_error()
 
+    def settle(self) -> None:
+        """Waits for what is being read on devices: then `origins` and `bad_since` know all ops so far."""
+        self._did(self.slow.nanhunt_device_settle(self.handle))
+
     def device_counts(self) -> lib.DeviceCounts:
         counts = lib.DeviceCounts()
         self._did(self.fast.nanhunt_device_counters(self.handle, c.byref(counts)))

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from on_device import HERE, on_device
+from read_there import read_there
 from step_runs import Root, batch, run_once, watched
 from torch import nn
 from torch.nn import functional as F
@@ -84,6 +85,35 @@ def test_the_same_bits_and_the_verdict_of_the_cpu(way, level, tmp_path, library)
         assert list((tmp_path / "run").glob("**/captures/op-*.safetensors"))
     if way == "scaler":
         assert where(watched(training(device="cpu"), tmp_path, level=level)) == SQRT
+
+
+@pytest.mark.parametrize("way", WAYS)
+@on_device
+def test_a_held_step_is_read_where_its_tensors_are(way, tmp_path, library):
+    with read_there():
+        run = watched(training(**WAYS[way]), tmp_path)
+    assert where(run) == SQRT
+    assert run.unheard == [] and run.headline["confidence"] == "observed"
+    assert not [note for note in run.notes if "copied to the host" in note], run.notes
+
+
+@pytest.mark.parametrize("way", WAYS)
+@on_device
+def test_a_held_step_waits_four_times_at_most_whatever_its_ops_are(way, tmp_path, library):
+    import walled
+
+    steps = 12
+
+    def waits(folder):
+        with read_there() as emulated:
+            before = walled.waits()
+            run_once(training(bad=(), **WAYS[way]), steps, folder)
+            return walled.waits() - before, emulated.count("waits")
+
+    (alone, none), (watched_too, for_rows) = waits(None), waits(tmp_path / "run")
+    assert none == 0
+    assert watched_too - alone <= 2 * steps, "for gradients"
+    assert 0 < for_rows <= 2 * steps + 1, "for what its ops hold, before the optimizer and after it; and at the end"
 
 
 class Slope(nn.Module):

@@ -182,6 +182,7 @@ class Live(Listener):
         """Operations at which badness began in this step."""
         recorder = self.session.recorder
         if self._on_device and recorder is not None:
+            recorder.settle()  # an op of this step that is told in the next one would be judged as its own
             return recorder.origins()
         return int(self.session.state.births)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Level ops on a device: the library reads tensors there where it can; else each is copied to the host, with a wait."""
+"""Ops on a device: the library reads tensors there where it can; else each is copied to the host, with a wait."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ class Streams:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._wanted = session.options.level == "ops"
+        self._wanted = session.options.level != "steps"
         self._words: dict[tuple[int, int], int] = {}  # by device and stream: number << 32; 0: it cannot read there
 
     def word_of(self, device: torch.device) -> int:
@@ -37,7 +37,7 @@ class Streams:
                 self._session.note(CAPTURED)
             return known or -1
         if not self._wanted:
-            return 0  # what follows a bad step looks at elements
+            return 0  # a few tensors of bad steps, which wait in any case
         place = _device.stream_of(device)
         if place is None:
             return 0
