@@ -28,7 +28,10 @@ class CompiledGraphs {
   void begin(const c10::List<at::Tensor>& inputs) {
     if (plan_ == nullptr) {
       const auto op = c10::Dispatcher::singleton().findSchema({"nanhunt_tap::compiled_graph", ""});
-      if (op) plan_ = std::make_unique<Plan>(plans::read(*op));
+      if (op) {
+        plan_ = std::make_unique<Plan>(plans::read(*op));
+        plan_->op = "compiled_graph";
+      }
     }
     auto given = std::make_unique<Given>();
     if (plan_ != nullptr) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "hooks/torch/tap/collectives.h"
+#include "hooks/torch/tap/graphs.h"
 #include "hooks/torch/tap/held/kept.h"
 #include "hooks/torch/tap/lasting.h"
 #include "hooks/torch/tap/listening.h"
@@ -22,7 +23,7 @@ namespace nanhunt::tap {
 
 struct Tap {
   Tap(const Recording& to, std::int64_t loss, std::vector<std::string> theirs)
-      : to(to), rows(this->to, state, mutex, loss, std::move(theirs)), collectives(rows, this->to, state), lasting(rows, this->to, state) {}
+      : to(to), rows(this->to, state, mutex, loss, std::move(theirs)), collectives(rows, this->to, state), lasting(rows, this->to, state), graphs(rows) {}
 
   Recording to;
   State own;
@@ -32,6 +33,7 @@ struct Tap {
   Rows rows;
   Collectives collectives;
   Lasting lasting;
+  CompiledGraphs graphs;
   KeptCalls kept;
   std::string bad_number;  // of validation: the first op whose result was a number that is not finite, and its line
 

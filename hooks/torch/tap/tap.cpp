@@ -147,6 +147,12 @@ c10::StorageImpl* storage_at(std::int64_t address) {
   return reinterpret_cast<c10::StorageImpl*>(static_cast<std::uintptr_t>(address));
 }
 
+c10::List<at::Tensor> tensors_at(const std::int64_t* tensors, std::size_t count) {
+  c10::List<at::Tensor> all;
+  for (std::size_t i = 0; i < count; ++i) all.push_back(tensor_at(tensors[i]));
+  return all;
+}
+
 template <typename F>
 void at_places(void* tap, F&& body) noexcept {
   Tap* const t = static_cast<Tap*>(tap);
@@ -329,6 +335,26 @@ NANHUNT_TAP void nanhunt_tap_mark_set(void* tap, const void* set, const std::int
     each_alive(*all, [&](const at::Tensor& one, std::int64_t text) { mark(t, one, kinds[std::min(at++, count - 1)], text, words); });
     if (!words.empty()) t.rows.send(words);
     t.rows.describer.release_hosts();
+    return 0;
+  });
+}
+
+// A compiled graph is about to run, and has run: `written` of what it was given, after what it gives; -1: it has raised.
+NANHUNT_TAP void nanhunt_tap_begin_graph(void* tap, const std::int64_t* tensors, std::size_t count) {
+  guarded(static_cast<Tap*>(tap), 0, "a compiled graph", [&] {
+    static_cast<Tap*>(tap)->graphs.begin(tensors_at(tensors, count));
+    return 0;
+  });
+}
+NANHUNT_TAP void nanhunt_tap_end_graph(void* tap, const std::int64_t* tensors, std::size_t count, std::int64_t written) {
+  Tap* const t = static_cast<Tap*>(tap);
+  const std::int64_t site = t == nullptr || written < 0 ? 0 : t->rows.frames.here();
+  guarded(t, 0, "a compiled graph", [&] {
+    if (written < 0) {
+      t->graphs.drop();
+    } else {
+      t->graphs.end(tensors_at(tensors, count), static_cast<std::size_t>(written), site);
+    }
     return 0;
   });
 }

@@ -15,6 +15,7 @@ extern const Rule kUnseenKernelRule;
 extern const Rule kWrittenRule;
 extern const Rule kUninitialisedRule;
 extern const Rule kCommRule;
+extern const Rule kCompiledRule;
 extern const Rule kEpsUnderflowRule;
 extern const Rule kUnderflowRule;
 extern const Rule kDivideByZeroRule;

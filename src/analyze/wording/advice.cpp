@@ -33,6 +33,8 @@ constexpr Row kRows[] = {
      "A limit on the norm keeps one bad step from making the next one worse."},
     {"combine-masks", "Combine masks before they are filled in (logical and, or), instead of adding them.",
      "Each fits the format; two of them together do not."},
+    {"compile-off", "Run it once more with TORCH_COMPILE_DISABLE=1 in the environment: then every operation is heard.",
+     "Without the compiler operations run one by one."},
     {"ctc-lengths",
      "Drop samples whose input is shorter than their target, or set zero_infinity=True.",
      "Their loss is infinite whatever the model says."},

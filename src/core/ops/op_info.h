@@ -90,6 +90,7 @@ enum OpFlag : std::uint32_t {
   kNumpy = 32768,       // tools/nanhunt/repro/show_op.py computes it
   kNumpyGradient = 65536,  // and its gradient
   kSubtracts = 131072,  // self - alpha * other
+  kCompiled = 524288,   // a graph of many ops, of which only what comes in and goes out is seen
   kGapsInDerivative = 262144,  // gives vectors whose derivative divides by differences of the values: eigh, svd
 };
 

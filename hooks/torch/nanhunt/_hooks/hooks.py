@@ -15,7 +15,7 @@ import torch
 
 from nanhunt import _library as lib
 from nanhunt import _step_judge as steps
-from nanhunt._hooks import calls, endings
+from nanhunt._hooks import calls, compiled, endings
 from nanhunt._hooks.dynamo import hide_function, register_with_dynamo
 from nanhunt._hooks.frames import take_frames_off
 from nanhunt._hooks.functions import function_around
@@ -59,6 +59,8 @@ def install(session: Session) -> None:
     _forget()
     _patch_modules()
     session.at_open.append(lambda: calls.call_natively(_module_called, _call_module))
+    patch(torch, "compile", _compiles, trains=False)
+    compiled.expect(_watching, _patches.put)
     patch(torch.autograd, "backward", _backward)
     patch(torch.autograd, "grad", _grad)
     scalers = torch.amp.grad_scaler.GradScaler
@@ -291,6 +293,19 @@ def _trainable(module: torch.nn.Module) -> bool:
         if known or not parameters:  # what is frozen now may be trained later
             _is_root[module] = known
     return known
+
+
+def _watching() -> Session | None:
+    return _session
+
+
+def _compiles(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    result = original(*args, **kwargs)
+    try:
+        compiled.expect(_watching, _patches.put)
+    except Exception as error:
+        session.failed(error, "torch.compile")
+    return result
 
 
 # Gradients that are given up.

@@ -180,6 +180,20 @@ class Tap:
         """By what was not heard; their gradients as well."""
         self.library.were_written(self.handle, tensors.handle)
 
+    # Compiled graphs, each as one op.
+    def begin_graph(self, given: Sequence[torch.Tensor]) -> None:
+        addresses = array("q", [t._cdata for t in given])
+        self.library.begin_graph(self.handle, addresses.buffer_info()[0], len(addresses))
+
+    def end_graph(self, made: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> None:
+        """`written`: of what it was given."""
+        addresses = array("q", [t._cdata for t in (*made, *written)])
+        self.library.end_graph(self.handle, addresses.buffer_info()[0], len(addresses), len(written))
+
+    def drop_graph(self) -> None:
+        """It has raised."""
+        self.library.end_graph(self.handle, None, 0, -1)
+
     # Contents.
     def describe(self, t: torch.Tensor, with_data: bool = True) -> Quad | None:
         """The four words of any tensor; None where it cannot be watched, which is noted."""

@@ -44,6 +44,8 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "mark_set": (None, [_void, _void, _void, _size]),
     "mark": (None, [_void, _void, _void, _void, _size, _i32]),
     "lasting": (None, [_void, _void, _size, _i32]),
+    "begin_graph": (None, [_void, _void, _size]),
+    "end_graph": (None, [_void, _void, _size, _i64]),
     "look_at_copies": (None, [_void]),
     "were_written": (None, [_void, _void]),
     "set": (_void, [_void, _void, _size]),

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A graph that torch.compile made is heard as one op: what goes bad inside is told as that, with the user's line."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from own_programs import LEVELS, Net, assert_silent, data, told
+from torch import nn
+from torch.nn import functional as F
+
+BAD = 3
+
+
+class Exponential(Net):
+    def forward(self, x):
+        return self.last(self.first(x).exp())
+
+
+class Root(Net):
+    """Its derivative is infinite at 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(6, 8, bias=False)
+
+    def forward(self, x):
+        return self.last(self.first(x).abs().sqrt())
+
+
+class Half(nn.Module):
+    """Its compiled part comes after an eager one."""
+
+    def __init__(self):
+        super().__init__()
+        self.net, self.tail = Net(), torch.compile(lambda z: z.exp().sum(1))
+
+    def forward(self, x):
+        return self.net(x) - 1e-9 * self.tail(x)[:, None]
+
+
+def training(make, compile_all=True, bad=(BAD,), spoil=lambda x: x * 1e3):
+    def build():
+        torch.manual_seed(0)
+        net = make()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+        model = torch.compile(net) if compile_all else net
+
+        def step(i):
+            x, y = data()
+            opt.zero_grad()
+            F.cross_entropy(model(spoil(x) if i in bad else x), y).backward()
+            opt.step()
+
+        return step, net, opt
+
+    return build
+
+
+def zeros(x):
+    return torch.zeros_like(x)
+
+
+class Loss:
+    """The forward and the loss in one compiled function."""
+
+    def __call__(self):
+        torch.manual_seed(0)
+        net = Net()
+        opt = torch.optim.AdamW(net.parameters(), lr=1e-3)
+
+        @torch.compile
+        def loss_of(x, t):
+            p = net(x).softmax(-1)
+            return (t * (t.log() - p.log())).sum(-1).mean()
+
+        def step(i):
+            x, _ = data()
+            t = torch.rand(8, 3).softmax(-1)
+            if i == self.bad:
+                t[4] = torch.tensor([1.0, 0.0, 0.0])  # 0 * log 0
+            opt.zero_grad()
+            loss_of(x, t).backward()
+            opt.step()
+
+        return step, net, opt
+
+    def __init__(self, bad=None):
+        self.bad = bad
+
+
+FAULTS = {
+    "forward": (training(Exponential), training(Exponential, bad=()), "forward"),
+    "backward": (training(Root, spoil=zeros), training(Root, bad=()), "backward"),
+    "function": (Loss(BAD), Loss(), None),
+    "part": (training(Half, False, spoil=lambda x: x * 100), training(Half, False, bad=()), "forward"),
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_goes_bad_inside_of_compiled_code_is_one_finding_with_its_line_and_the_way_out(fault, level, tmp_path):
+    planted, twin, phase = FAULTS[fault]
+    said = told(planted, tmp_path, level)
+    assert said.first["op"] == "compiled_graph" and said.first["step"] == BAD, said.show()
+    assert phase in (None, said.first["phase"]) and "test_compiled.py" in said.first["call_site"], said.show()
+    assert "Inside compiled code" in said.first["title"], said.show()
+    assert [a["id"] for a in said.first["advice"]] == ["compile-off"] and len(said.loud) == 1, said.show()
+    assert_silent(twin, tmp_path, level)
