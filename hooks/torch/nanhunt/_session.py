@@ -29,7 +29,7 @@ from nanhunt._names import plain_module, plain_path
 from nanhunt._options import LEVELS, Options
 from nanhunt._pending import Pending
 from nanhunt._program import packages, repository
-from nanhunt._step_judge import StepJudge
+from nanhunt._step_judge import StepFacts, StepJudge
 from nanhunt._step_mode import StepMode
 from nanhunt._step_tracker import StepTracker
 from nanhunt._threads import Threads
@@ -51,22 +51,6 @@ MAX_ERRORS = 100  # of our own: past this the watch is off for good
 
 
 _nothing = nullcontext()
-
-
-class StepFacts:
-    """What is known of one step. Where a device computes it, some of it comes when the next one runs."""
-
-    __slots__ = ("loss", "factor", "skipped", "gradients_are_bad", "unread", "is_read_further",
-                 "gradient_norm")
-
-    def __init__(self) -> None:
-        self.loss: float | None = None  # unscaled, where it could be read without waiting
-        self.factor: float | None = None  # by which the program itself multiplied the loss last
-        self.skipped = False
-        self.gradients_are_bad = False
-        self.unread = False  # a boundary was not judged: what is not known to be bad is not known to be healthy
-        self.is_read_further = False  # what is read of bad steps only was read
-        self.gradient_norm = math.nan
 
 
 def _remove(attempt: str, run: str) -> None:

@@ -3,6 +3,7 @@
 is, and whether its operations are wanted."""
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -53,3 +54,19 @@ class StepJudge:
         weakref.finalize(self, fast.nanhunt_step_judge_free, of).atexit = False
         for name in self._NAMES:
             setattr(self, "enter" if name == "pass" else name, partial(getattr(fast, f"nanhunt_step_{name}"), of))
+
+
+class StepFacts:
+    """What is known of one step. Where a device computes it, some of it comes when the next one runs."""
+
+    __slots__ = ("loss", "factor", "skipped", "gradients_are_bad", "unread", "is_read_further",
+                 "gradient_norm")
+
+    def __init__(self) -> None:
+        self.loss: float | None = None  # unscaled, where it could be read without waiting
+        self.factor: float | None = None  # by which the program itself multiplied the loss last
+        self.skipped = False
+        self.gradients_are_bad = False
+        self.unread = False  # a boundary was not judged: what is not known to be bad is not known to be healthy
+        self.is_read_further = False  # what is read of bad steps only was read
+        self.gradient_norm = math.nan

@@ -15,7 +15,8 @@ from nanhunt._step_mode import StepMode
 
 if TYPE_CHECKING:
     from nanhunt._device_reader import Reading
-    from nanhunt._session import Session, StepFacts
+    from nanhunt._session import Session
+    from nanhunt._step_judge import StepFacts
     from nanhunt._steps.reading import Reader
     from nanhunt._tap.values import Values
 

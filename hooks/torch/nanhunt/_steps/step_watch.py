@@ -27,7 +27,8 @@ from nanhunt._steps.validation import Validation
 from nanhunt._tap.tap_library import unheard
 
 if TYPE_CHECKING:
-    from nanhunt._session import Session, StepFacts
+    from nanhunt._session import Session
+    from nanhunt._step_judge import StepFacts
     from nanhunt._tap.values import Values
 
 _Tensor = torch.Tensor
