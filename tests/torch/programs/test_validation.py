@@ -9,7 +9,7 @@ import math
 
 import pytest
 import torch
-from own_programs import classifier
+from own_programs import LEVELS, Net, assert_silent, classifier, data, told
 from step_runs import watched
 from torch.nn import functional as F
 
@@ -150,3 +150,59 @@ def test_a_validation_that_the_program_ends_is_judged(bad, how, tmp_path):
             pass
     report = json.loads(watch.report("json"))
     assert report["verdict"]["status"] == ("fault" if bad else "clean"), report["verdict"]
+
+
+class Scored(Net):
+    """Its score overflows for inputs that training never sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.score = Exponent()
+
+    def forward(self, x):
+        return super().forward(x) * self.score(x)
+
+
+class Exponent(torch.nn.Module):
+    def forward(self, x):
+        return x.exp().mean(1, keepdim=True)
+
+
+def evaluated(bad, often=1):
+    """In evaluation now and then, with other inputs."""
+
+    def build():
+        torch.manual_seed(0)
+        net = Scored()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+
+        def step(i):
+            net.train()
+            x, y = data()
+            opt.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            opt.step()
+            if i % 3 == 2:
+                net.eval()
+                with torch.no_grad():
+                    for _ in range(often):
+                        x, y = data()
+                        F.cross_entropy(net(x * 200 if i in bad else x), y).item()
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_in_evaluation_the_layer_is_named_as_in_training(level, tmp_path):
+    said = told(evaluated(bad=(14,), often=3), tmp_path, level, steps=18)
+    assert said.what == ("overflow", "aten::exp", "validation", "score"), said.show()
+    assert said.first["step"] == 15, said.show()  # after step 14, which its optimizer ended
+    assert_silent(evaluated(bad=()), tmp_path, level, steps=18)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_validation_that_is_bad_again_is_no_second_fault(level, tmp_path):
+    said = told(evaluated(bad=(11, 14, 17, 20)), tmp_path, level, steps=24)
+    assert len(said.loud) == 1 and said.first["step"] == 12, said.show()

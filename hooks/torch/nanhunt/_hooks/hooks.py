@@ -42,6 +42,7 @@ _root: RootCall | None = None  # the one that runs
 _follow = calls.follow         # what becomes of calls inside of it
 _calls = 0                     # root calls of this step
 _validated: torch.nn.Module | None = None  # a module that is called with gradients off
+_validating = False            # ... and runs
 _step_of_calls = -1
 _had_backward = False          # since the last root call
 _in_backward = 0
@@ -165,7 +166,7 @@ def _module_called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         session = _session
         if session is None or _is_compiling() or _tracing() is not None or not _hears_call(session, module):
             return _call_module(module, *args, **kwargs)
-        if _root is not None or _in_backward:  # in backward: a checkpoint runs it again
+        if _root is not None or _in_backward or _validating:  # in backward: a checkpoint runs it again
             places = session.places
             if places is None:
                 return _call_module(module, *args, **kwargs)
@@ -203,14 +204,22 @@ def _hears_call(session: Session, module: torch.nn.Module) -> bool:
 
 
 def _validate(session: Session, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A call with gradients off: modules inside are part of it."""
-    global _validated
+    """A call with gradients off: modules inside are part of it. Those of a model that is trained have their names."""
+    global _validated, _validating
     session.notify("before_validated", module)
-    was, _follow.mode = _follow.mode, calls.STRAIGHT
+    was, places, tap = _follow.mode, session.places, session.tap
+    if places is None or tap is None or not tap.is_on or id(module) not in places.names:
+        places = None
+    else:
+        places.enter(module)
+    calls.look_into(places)
+    _validating = True
     try:
         output = _call_module(module, *args, **kwargs)
     finally:
-        _follow.mode, _validated = was, None
+        _follow.mode, _validated, _validating = was, None, False
+        if places is not None:
+            places.exit()
     session.notify("on_validated", module, output)
     return output
 

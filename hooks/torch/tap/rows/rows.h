@@ -438,7 +438,9 @@ class Rows {
   }
 
   // What runs there belongs to no module, but to the parameter that it is about.
-  static bool is_owned(std::int64_t phase) { return phase >= NANHUNT_PHASE_COMM || phase == NANHUNT_PHASE_DATA; }
+  static bool is_owned(std::int64_t phase) {
+    return (phase >= NANHUNT_PHASE_COMM && phase <= NANHUNT_PHASE_UPDATE) || phase == NANHUNT_PHASE_DATA;
+  }
 
   std::int64_t owner(const Words& words, std::size_t inputs) {
     Owners& owners = held.ring.owners;

@@ -258,6 +258,19 @@ void add_harm(Finding& f, const std::map<std::uint32_t, SentinelWatch::Harm>& ha
                                    bad_parts(harm->second.bad, harm->second.first_path)));
 }
 
+// A validation that is bad once more, whose operations were not kept, is no second fault.
+bool validates_again(std::vector<Finding>& findings, const Riddle& riddle) {
+  if ((riddle.all_bad & ~kLoadedBits) != role_bit(TensorRole::kOutput)) return false;
+  const auto first = std::find_if(findings.begin(), findings.end(), [&](const Finding& f) {
+    return f.severity != Severity::kInfo && f.place.op && f.place.phase == Phase::kValidation && began(f) < riddle.first;
+  });
+  if (first == findings.end()) return false;
+  first->bad_steps.count += riddle.count;
+  first->bad_steps.last = std::max(first->bad_steps.last, riddle.last);
+  first->evidence.push_back(fmt::format("In step {} a validation was bad again, whose operations were not kept.", riddle.first));
+  return true;
+}
+
 }  // namespace
 
 void report_sentinel(std::vector<Finding>& findings, const SentinelWatch& sentinel, const std::vector<Growth>& growths,
@@ -307,6 +320,7 @@ void report_sentinel(std::vector<Finding>& findings, const SentinelWatch& sentin
     });
     const auto story = others.steps.find(i);
     if (story != others.steps.end() && story->second.carried) continue;
+    if (validates_again(findings, riddle)) continue;
     Finding f = finding_of(riddle, story == others.steps.end() ? nullptr : &story->second);
     if (story != others.steps.end()) report_rank_propagation(f, story->second.arrivals, others.rank);
     f.bad_steps.count += more;
