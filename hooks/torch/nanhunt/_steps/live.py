@@ -128,7 +128,7 @@ class Live(Listener):
         self.budget = Budget(1.0 if share is None else share / 100)
         self._began = time.perf_counter()
         self._narrow = False  # one of them has parameters of 16 bits
-        self._on_device = bool(accelerator())
+        self._on_device = False  # known when the recorder is open: a program may bring a device
         self._births = -1     # of the step, when optimizers began; -1: none has
         self._was_heard = True
         session.listeners = self._unheard
@@ -138,7 +138,7 @@ class Live(Listener):
         """The recorder is open, and which rank this is does not change any more."""
         if rank_and_world()[1] > 1:
             self.budget = BudgetOfRanks(self.budget.share)
-        self._began = time.perf_counter()
+        self._began, self._on_device = time.perf_counter(), bool(accelerator())
         self._begin_step()
 
     def _may_hear(self) -> bool:

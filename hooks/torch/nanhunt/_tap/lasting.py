@@ -26,12 +26,16 @@ class LastingWatch(Listener):
 
     def __init__(self, session: Session, values: Values) -> None:
         self.session, self.values = session, values
-        self._away = bool(accelerator())  # there may be tensors on a device
+        self._away = False           # there may be tensors on a device
+        session.at_open.append(self._look_for_a_device)
         self._seen_in = -2           # the last step in which any were read
         self._graphs = False         # CUDA graphs, whose replays write past torch's count, are captured or replayed
         # Whether contents are compared in the step that runs, with what they were when they were written last, and
         # whether it writes down what those of the next one are compared with.
         self._compares = self._prepares = True
+
+    def _look_for_a_device(self) -> None:
+        self._away = bool(accelerator())
 
     def on_root_enter(self, call: Any) -> None:
         if self._away and not self._graphs and _device.is_capturing():
