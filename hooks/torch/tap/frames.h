@@ -82,6 +82,25 @@ class Frames {
     return site;
   }
 
+  // The functions that run now above a site: of its first call they are told in any case, and once more where badness
+  // began. Takes Python's lock, as here().
+  void report_stack(std::int64_t site) noexcept {
+    if (!usable_ || reported_again_ >= kMostAgain) return;
+    try {
+      const int held = ensure_();
+      void* frame = frame_of_(thread_());
+      const std::vector<SourceFrame> above = stack(frame);
+      if (frame != nullptr) dec_(frame);
+      release_(held);
+      const std::lock_guard lock(mutex_);
+      const auto known = names_.find(site);
+      if (known == names_.end() || above.empty()) return;
+      ++reported_again_;
+      sources_.report(known->second, above);
+    } catch (const std::exception&) {  // no memory for it: the first call's are there
+    }
+  }
+
   // The site that was met for the first time since this was asked last; "": none. The tap's mutex is held.
   std::string take_new_site() { return std::exchange(new_site_, {}); }
 
@@ -101,6 +120,8 @@ class Frames {
   }
 
  private:
+  static constexpr int kMostAgain = 256;
+  int reported_again_ = 0;
   enum class Kind : std::uint8_t { kTheirs, kImport, kUser };
   struct Code {
     bool known = false;

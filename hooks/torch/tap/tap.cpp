@@ -86,8 +86,10 @@ void watch(Tap& tap, const Below& below, c10::Stack* stack) {
   if (plan->places_none) return;
   // An op may close the watch, or open another (a hook of the user's does): nothing of it is told then.
   if (g_on.load(std::memory_order_acquire) != &tap || any_symbolic(last(schema.returns().size()))) return;
+  std::int64_t site = 0;
+  bool began = false;
   try {
-    const std::int64_t site = tap.rows.site(*plan);
+    site = tap.rows.site(*plan);
     const std::lock_guard lock(tap.mutex);
     if (g_on.load(std::memory_order_acquire) != &tap) return;
     if (plan->skip) {
@@ -96,14 +98,14 @@ void watch(Tap& tap, const Below& below, c10::Stack* stack) {
       const bool kernels = ticket != 0;
       Given& given = *borrowed->get();
       if (kernels) tap.to.kernels_push_own(tap.to.self);
-      if (kernels || tap.kept.on()) tap.rows.held.begin_reported();
+      tap.rows.held.begin_reported();
       if (plan->collective) {
         tap.collectives.after(*plan, given, *stack, std::move(call), site);
       } else {
         tap.rows.after(*plan, given, *stack, site);
-        const bool began = tap.kept.on() && tap.rows.held.began();
+        began = tap.rows.held.began();
         std::vector<at::Tensor> copies;
-        if (tap.rows.mark_copies(*plan, given, *stack, began, copies)) tap.state->bad_copy = 1;
+        if (tap.rows.mark_copies(*plan, given, *stack, tap.kept.on() && began, copies)) tap.state->bad_copy = 1;
         if (!copies.empty()) tap.lasting.note(copies, true);
         if (tap.rows.phase() == NANHUNT_PHASE_VALIDATION) tap.note_bad_number(BadNumber(given.args), *plan, *stack, site);
       }
@@ -119,6 +121,7 @@ void watch(Tap& tap, const Below& below, c10::Stack* stack) {
   } catch (const std::exception& error) {
     tap.note_failure(error, plan->op);
   }
+  if (began && site > 0) tap.rows.frames.report_stack(site);
 }
 
 void heard(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* stack) {

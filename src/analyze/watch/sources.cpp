@@ -26,10 +26,22 @@ void Sources::on_frame(const FrameRecord& record) {
   if (site.empty()) return;
   if (sites_.size() >= kMaxSites && !sites_.contains(site)) return;
   Site& known = sites_[site];
-  // The first stack that is told of a site is the one that counts.
-  known.complete = known.complete || (record.depth == 0 && !known.frames.empty());
-  if (known.complete || record.depth != known.frames.size() || known.frames.size() >= kMaxFrames) return;
-  known.frames.push_back(record);
+  if (record.depth == 0 && known.stacks.size() < kMaxStacks) known.stacks.emplace_back();
+  if (known.stacks.empty()) return;
+  Stack& stack = known.stacks.back();
+  if (record.depth != stack.size() || stack.size() >= kMaxFrames) return;
+  stack.push_back(record);
+}
+
+// The stack that was told right after the op `seq`, else that of the site's first call.
+const Sources::Stack& Sources::stack_of(const Site& site, std::uint64_t seq) {
+  constexpr std::uint64_t kMostRows = 256;  // of one call
+  const Stack* found = &site.stacks.front();
+  for (std::size_t i = site.stacks.size(); i-- > 1;) {
+    const std::uint64_t told = site.stacks[i].empty() ? 0 : site.stacks[i].front().seq;
+    if (told > seq && told - seq <= kMostRows) found = &site.stacks[i];
+  }
+  return *found;
 }
 
 void Sources::on_setup(const SetupRecord& record) {
@@ -44,8 +56,8 @@ void Sources::fill(Finding& finding) const {
     if (known != classes_.end()) finding.module_class = names_.text(known->second);
   }
   const auto site = sites_.find(finding.call_site);
-  if (site == sites_.end() || finding.call_site.empty()) return;
-  for (const FrameRecord& record : site->second.frames) {
+  if (site == sites_.end() || finding.call_site.empty() || site->second.stacks.empty()) return;
+  for (const FrameRecord& record : stack_of(site->second, finding.place.seq)) {
     finding.frames.push_back({names_.text(record.file), record.line, names_.text(record.function), record.first_line,
                               lines_of(names_.text(record.code))});
   }

@@ -22,10 +22,12 @@ class Sources {
   static constexpr std::size_t kMaxSites = 16384, kMaxModules = 65536;
   static constexpr std::size_t kMaxFrames = 16;  // of one site
   const Names& names_;
+  using Stack = std::vector<FrameRecord>;
   struct Site {
-    std::vector<FrameRecord> frames;
-    bool complete = false;  // what is told of it from now on is another stack
+    std::vector<Stack> stacks;  // of its first call, then of ops at which badness began
   };
+  static constexpr std::size_t kMaxStacks = 64;  // of one site
+  static const Stack& stack_of(const Site& site, std::uint64_t seq);
   std::map<std::string, Site> sites_;
   std::map<std::string, StringId> classes_;  // by module path
 };

@@ -257,3 +257,72 @@ def test_a_singular_gradient_names_the_call_that_set_it_up(level, tmp_path):
     set_up = [text for text in said.first["evidence"] if text.startswith("The loss set it up: aten::div made ")]
     assert set_up and "aten::atan" in set_up[0] and "test_calls.py:" in set_up[0], said.first["evidence"]
     assert_silent(training(loss(1e-3)), tmp_path, level)
+
+
+def logarithm(x):
+    return x.log()
+
+
+def in_training(net, x):
+    return logarithm(net(x).square() + 1)
+
+
+def in_evaluation(net, x):
+    return logarithm(net(x) * 0)
+
+
+def shared(bad):
+    """A function that training and evaluation call; only the evaluation of step `bad` gives it zeros."""
+
+    def build():
+        torch.manual_seed(0)
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+
+        def step(i):
+            opt.zero_grad()
+            in_training(net, data()[0]).mean().backward()
+            opt.step()
+            if i == bad:
+                with torch.no_grad():
+                    in_evaluation(net, data()[0]).mean().item()
+
+        return step, net, opt
+
+    return build
+
+
+class Twice(Net):
+    """Its second call of the same function is given zeros."""
+
+    def forward(self, x):
+        first = logarithm(super().forward(x).square() + 1)
+        return first + logarithm(first.detach() * self.scale)
+
+
+def twice(bad):
+    def build():
+        torch.manual_seed(0)
+        net = Twice()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+
+        def step(i):
+            net.scale = 0.0 if i == bad else 1.0
+            opt.zero_grad()
+            net(data()[0]).mean().backward()
+            opt.step()
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_fault_is_called_from_where_it_was_called_and_not_from_where_its_line_ran_first(level, tmp_path):
+    said = told(shared(bad=5), tmp_path / "evaluation", level, steps=8)
+    functions = [frame["function"].rpartition(".")[2] for frame in said.first["frames"]]
+    assert functions[:2] == ["logarithm", "in_evaluation"], functions
+    said = told(twice(bad=4), tmp_path / "twice", level)
+    frames = [(frame["function"], frame["line"]) for frame in said.first["frames"]]
+    line = Twice.forward.__code__.co_firstlineno + 2
+    assert frames[0][0] == "logarithm" and frames[1] == ("Twice.forward", line), frames
