@@ -11,6 +11,7 @@
 
 #include "hooks/torch/tap/describe.h"
 #include "hooks/torch/tap/held/finite.h"
+#include "hooks/torch/tap/held/rows_written.h"
 #include "hooks/torch/tap/plan.h"
 #include "hooks/torch/tap/rows/words.h"
 
@@ -53,14 +54,15 @@ class Births {
   }
 
   // Looks at what was made, in this step. kNan, kInf.
-  static std::uint8_t look(const std::vector<Made>& made, bool known_finite, std::int64_t step, bool& single) {
+  static std::uint8_t look(const Plan& plan, const std::vector<c10::IValue>& args, const std::vector<Made>& made,
+                           bool known_finite, std::int64_t step, bool& single) {
     std::uint8_t all = 0;
     for (const Made& one : made) {
       const at::Tensor& t = *one.tensor;
       Identity& identity = *one.identity;
       if (!one.written && identity.is_finite()) continue;  // shows what it was given
       std::optional<finite::Found> found = finite::Found{};
-      if (!known_finite) found = Describer::holds(t) ? finite::look_at(t) : std::nullopt;
+      if (!known_finite) found = Describer::holds(t) ? look_at(plan, args, one) : std::nullopt;
       if (!found) continue;
       identity.step = step;
       if (finite::covers(t)) {
@@ -74,6 +76,16 @@ class Births {
       single = single || (found->bits != 0 && t.numel() == 1);
     }
     return all;
+  }
+
+  // Of a tensor that was finite and of which a few rows were written these are read.
+  static std::optional<finite::Found> look_at(const Plan& plan, const std::vector<c10::IValue>& args, const Made& one) {
+    const bool knows_rest = one.written && one.had_looked && one.had == 0 && finite::covers(*one.tensor);
+    const auto rows = knows_rest ? rows_written(plan, args, *one.tensor) : std::nullopt;
+    if (!rows) return finite::look_at(*one.tensor);
+    std::optional<finite::Found> found = finite::look_at(*rows);
+    if (found && found->bits == 0) found->amax = one.identity->amax < 0 ? -1 : std::max(found->amax, one.identity->amax);
+    return found;
   }
 
   // What an op took holds, and which of it is `bad`, but for what it has written over: `old`. Masks and indices are not mixed in.

@@ -139,7 +139,7 @@ class HeldStep {
     if (made.empty()) return false;
     bool single = false;
     const bool known = Births::stays_finite(plan, given.reach, given.inputs_finite, tensors, given.numbers, made);
-    const std::uint8_t bits = Births::look(made, known, state_->step, single);
+    const std::uint8_t bits = Births::look(plan, given.args, made, known, state_->step, single);
     for (const Births::Made& one : made) {
       if (!one.identity->is_finite()) ring.note_not_finite(one.identity->word);
       if (one.tensor->numel() == 1) ring.keep_number(one.quad, one.tensor->itemsize());
