@@ -19,6 +19,8 @@ constexpr Row kRows[] = {
     {"backward-outside", "Leave the autocast block before backward() is called.",
      "Backward runs in the formats that forward chose."},
     {"bf16", "Compute in bf16.", "bf16 has the range of fp32, so magnitudes that overflow fp16 fit."},
+    {"bound-schedule", "Let the learning rate end at a bound: look at the scheduler's factor and at how often it is stepped.",
+     "A rate that grows by a factor each step passes every bound in the end."},
     {"builtin-norm", "Use the built-in norm.", "Its gradient is 0 where the norm is 0, instead of infinite."},
     {"cap-scale", "Give the scaler a largest scale, such as 2^24.", "Doubling without a limit ends at infinity."},
     {"check-lr", "Check the learning rate and its schedule, and what else the optimizer is given.",
