@@ -224,6 +224,14 @@ Advice make_advice(std::string_view id) {
   return advice;
 }
 
+void fit_to_format(Advice& advice, DType stored) {
+  constexpr std::string_view kOfFp16 = "(fp16: 1e-4)";
+  const std::size_t at = advice.text.find(kOfFp16);
+  if (at == std::string::npos || stored == DType::kF16 || !is_floating(stored) || dtype_size(stored) < 2) return;
+  // Its square root and its inverse are sound numbers of each of these formats too.
+  advice.text.replace(at, kOfFp16.size(), fmt::format("({}: {})", dtype_name(stored), stored == DType::kF64 ? "1e-12" : "1e-8"));
+}
+
 Advice manual_cast_advice(DType dtype) {
   Advice advice = make_advice("no-manual-half");
   advice.text += dtype == DType::kF16 ? " Take the .half() or .to(float16) out." : " Take the .bfloat16() or .to(bfloat16) out.";
