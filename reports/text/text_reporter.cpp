@@ -75,7 +75,7 @@ void write_answers(TextLayout& out, const FindingView& f, const std::string& sca
   out.fact("Matters?", f.matter, kLabelWidth);
   out.fact("Cure", f.cure_badge.empty() ? f.cure : f.cure + " (" + f.cure_badge + ")", kLabelWidth,
            f.cure_tried == Tried::kWorked ? Ink::kGreen : Ink::kPlain);
-  out.fact("Scaler?", scaler_answer, kLabelWidth);
+  if (!scaler_answer.empty()) out.fact("Scaler?", scaler_answer, kLabelWidth);
   out.fact("Certainty", f.confidence, kLabelWidth);
   if (!f.samples.empty() && f.samples_are_bad) out.fact("Samples", listed(f.samples), kLabelWidth);
 }

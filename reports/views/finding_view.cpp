@@ -258,6 +258,8 @@ FindingView view_finding(const Finding& f, bool many_ranks) {
   view.step = format_count(f.place.step);
   view.matter = matter_sentence(f);
   view.confidence = confidence_phrase(f.confidence);
+  if (f.confidence == Confidence::kProved && !f.place.op)
+    view.confidence = "proved: the cause, by computing its first operation again from the numbers that it read";
   if (many_ranks || f.ranks.size() > 1 || !f.rank_propagation.empty()) view.ranks = ranks_sentence(f);
   view.how_often = how_often(f);
   view.bad_steps = bad_steps(f);

@@ -120,7 +120,7 @@ std::string scaler_sentence(const Analysis& analysis, const Finding* origin) {
     }
     return "Yes. Its scale cannot recover; what drove it there is the origin.";
   }
-  if (!analysis.scaler) return "No. No loss scaler was seen in this run.";
+  if (!analysis.scaler) return "";  // nobody asks where there is none
   return "No. This is not a scale being calibrated. The scaler " + skips(*analysis.scaler) + ".";
 }
 

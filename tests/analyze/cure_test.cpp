@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "src/analyze/wording/advice.h"
 #include "tests/support/trace_builder.h"
 
 namespace nanhunt {
@@ -123,6 +124,20 @@ TEST(Histograms, of_an_origin_reach_the_report_at_the_level_that_says_so) {
   const Finding f = analysis_of(t).findings.at(0);
   EXPECT_EQ(f.inputs.at(0).stats.level, StatsLevel::kHistogram);
   EXPECT_EQ(f.output->stats.level, StatsLevel::kSums);
+}
+
+TEST(Cure, names_the_constant_of_the_format_that_the_op_stores) {
+  for (const char* id : {"guard-denominator", "raise-eps", "eps-in-sqrt"}) {
+    Advice advice = analyze::make_advice(id);
+    analyze::fit_to_format(advice, DType::kF16);
+    EXPECT_NE(advice.text.find("(fp16: 1e-4)"), std::string::npos) << advice.text;
+    for (const auto& [format, words] : {std::pair(DType::kF32, "(fp32: 1e-8)"), std::pair(DType::kBF16, "(bf16: 1e-8)")}) {
+      advice = analyze::make_advice(id);
+      analyze::fit_to_format(advice, format);
+      EXPECT_NE(advice.text.find(words), std::string::npos) << advice.text;
+      EXPECT_EQ(advice.text.find("fp16: 1e-4"), std::string::npos) << advice.text;
+    }
+  }
 }
 
 }  // namespace

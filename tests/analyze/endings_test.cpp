@@ -45,7 +45,7 @@ const Given kStops[] = {
     {StepEnding::kException, "AssertionError: loss", "The program stopped here, in step 1, with an exception. It said: "
                                                      "\"AssertionError: loss\"."},
     {StepEnding::kExit, "sys.exit(3)", "The program stopped here: it ended itself in step 1."},
-    {StepEnding::kEnd, "", "The program stopped here: step 1 was the last"}};
+    {StepEnding::kEnd, "", "Step 1 is the last one of the run"}};
 
 TEST(Endings, a_step_that_the_program_stopped_at_is_a_fault_where_its_last_number_is_bad) {
   for (const Given& given : kStops) {

@@ -96,6 +96,22 @@ TEST(LrRamp, that_restores_or_ends_the_run_is_no_fault) {
   }
 }
 
+TEST(LrRamp, that_runs_on_over_bad_losses_and_restores_nothing_is_a_schedule_and_the_fault) {
+  const Analysis a = ramping({.steps = 44, .after = 0});
+  EXPECT_EQ(a.verdict.status, VerdictStatus::kFault);
+  EXPECT_EQ(table(a), "exploding | - | - | loss | step 35 | appear | observed\n");
+  EXPECT_TRUE(a.findings[0].title.starts_with("Training diverged under a learning rate that only grew")) << a.findings[0].title;
+  EXPECT_EQ(a.findings[0].explanation.find("by design"), std::string::npos);
+  EXPECT_EQ(a.findings[0].advice.at(0).id, "bound-schedule");
+}
+
+TEST(LrRamp, that_stops_soon_or_puts_its_weights_back_is_a_finder_still) {
+  for (const Ramp& ramp : {Ramp{.steps = 43, .after = 0}, Ramp{.steps = 60, .after = 5, .loss_after = 2}}) {
+    const Analysis a = ramping(ramp);
+    EXPECT_EQ(verdict_status_name(a.verdict.status), "clean") << a.verdict.headline;
+  }
+}
+
 TEST(LrRamp, excuses_nothing_that_overflows_before_the_loss_has_diverged) {
   const std::string overflow = "overflow | mse_loss | <loss> | loss | step 20 | appear | observed\n";
   EXPECT_EQ(table(ramping({.overflows = 20})), overflow);

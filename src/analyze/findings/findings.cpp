@@ -242,6 +242,7 @@ Finding make_finding(const Diagnosed& d) {
   add_if(f.evidence, returned_text(c, *d.evidence));
   for (const std::string& id : d.diagnosis.advice) {
     f.advice.push_back(make_advice(id));
+    if (c.is_op()) fit_to_format(f.advice.back(), c.stored);
     for (const auto& [about, why] : d.diagnosis.why) {
       if (about == id) f.advice.back().why = why;
     }

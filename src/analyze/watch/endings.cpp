@@ -44,7 +44,7 @@ std::string Endings::sentence(std::uint32_t step, const Ending& ending) const {
     case StepEnding::kOptimizer:
       break;
   }
-  return fmt::format("The program stopped here: step {} was the last, and no optimizer came after it.{}", step, said);
+  return fmt::format("Step {} is the last one of the run, and no optimizer came after it.{}", step, said);
 }
 
 std::uint64_t Endings::given_up_in(std::uint32_t first, std::uint32_t last) const {

@@ -28,12 +28,14 @@ void LrRampWatch::add(std::uint32_t step, double lr, double loss) {
   if (count_++ == 0) {
     range_ = {};
     stops_at_.reset();
+    bad_steps_ = 0;
     first_step_ = step;
     first_lr_ = lr;
   }
   last_step_ = step;
   last_lr_ = lr;
   last_loss_ = loss;
+  if (!std::isfinite(loss)) ++bad_steps_;
   if (range_.points().size() == kMaxPoints) return;
   if (range_.add(step, lr, loss) && !stops_at_) stops_at_ = step;
 }
@@ -91,6 +93,10 @@ bool LrRampWatch::had_diverged_by(std::uint32_t step) const {
   return best > 0 && last > kLrDivergence * best;  // of a loss below 0 no multiple says anything
 }
 
+double LrRampWatch::rate_at(std::uint32_t step) const {
+  return range_.points()[std::min<std::size_t>(step - first_step_, range_.points().size() - 1)].lr;
+}
+
 bool LrRampWatch::is_sound(double loss) const { return loss <= kRestoredLoss * range_.points().front().loss; }
 
 bool LrRampWatch::was_left() const { return steps_after_ > 0 && !came_back_; }
@@ -98,12 +104,15 @@ bool LrRampWatch::was_left() const { return steps_after_ > 0 && !came_back_; }
 // A warm-up goes on at the rate that it has reached.
 bool LrRampWatch::is_warm_up() const { return steps_after_ > 0 && lr_after_ >= last_lr_ * (1 - kRampTolerance); }
 
+bool LrRampWatch::ran_on() const { return bad_steps_ > kFinderBadSteps && !came_back_; }
+
 void LrRampWatch::conclude(std::vector<Finding>& findings) const {
   if (!is_ramp() || is_warm_up()) return;
   const auto is_by_design = [&](const Finding& f) {
     if (began(f) < first_step_) return false;
     // Gradients that still overflow when the ramp ends the run: whether they had gone on is no question then.
     if (f.cls == FindingClass::kScalerCalibration) {
+      if (ran_on()) return false;
       return !f.benign && steps_after_ == 0 && had_diverged_by(last_step_);
     }
     if (f.severity != Severity::kFault || !is_growth(f.cls) || (began(f) > last_step_ && !was_left())) return false;
@@ -120,13 +129,27 @@ void LrRampWatch::conclude(std::vector<Finding>& findings) const {
   std::string where = f.place.op.value_or("several ops") + (f.place.module ? " in " + *f.place.module : "");
   f.evidence.insert(f.evidence.begin(), fmt::format("The first of what overflowed was at {} ({}), at a rate of {}: {}.",
                                                     where, phase_name(f.place.phase),
-                                                    number(range_.points()[std::min<std::size_t>(
-                                                        began(f) - first_step_, range_.points().size() - 1)].lr),
+                                                    number(rate_at(began(f))),
                                                     f.title));
-  if (!others.empty()) f.evidence.push_back("Also by design: " + join(others, 6) + ".");
+  if (!others.empty()) f.evidence.push_back((ran_on() ? "Also: " : "Also by design: ") + join(others, 6) + ".");
   f.cls = FindingClass::kExploding;
   f.place.op.reset();
   f.place.module.reset();
+  if (ran_on()) {
+    f.title = fmt::format("Training diverged under a learning rate that only grew: {}", rates);
+    f.explanation = fmt::format(
+        "From step {} to step {} the learning rate grew by {} a step, {}, until each update was larger than the weights "
+        "could bear. No learning rate finder does this: it stops at the first loss that is not finite, or puts the weights "
+        "back, and here {} of the ramp's steps had such a loss.{} No op is at fault.",
+        first_step_, last_step_, percent(factor_ - 1), rates, bad_steps_,
+        stops_at_ ? fmt::format(" The smoothed loss passed {} times its best in step {}, at a rate of {}.", number(kLrDivergence),
+                                *stops_at_, number(rate_at(*stops_at_)))
+                  : "");
+    f.advice = {make_advice("bound-schedule"), make_advice("stop-finder")};
+    std::erase_if(findings, is_by_design);
+    findings.insert(findings.begin(), std::move(f));
+    return;
+  }
   f.explanation = fmt::format(
       "From step {} to step {} the learning rate grew by {} a step, {}: a learning rate finder's ramp.{} Numbers that "
       "overflow after the loss has diverged are what it does by design, not a fault of the model, its formats or its "

@@ -15,6 +15,7 @@ inline constexpr std::size_t kRampSteps = 20;    // in a row at least
 inline constexpr double kRampFactor = 100;       // of the rate, from the first to the last of them
 inline constexpr double kRampTolerance = 1e-6;   // by which factors may differ
 inline constexpr double kRestoredLoss = 2;       // times the ramp's first loss, at most
+inline constexpr std::uint64_t kFinderBadSteps = 8;  // with a loss that is not finite, in a ramp whose weights were not put back
 
 class LrRampWatch {
  public:
@@ -31,9 +32,11 @@ class LrRampWatch {
   bool is_ramp() const;
   void add(std::uint32_t step, double lr, double loss);
   bool had_diverged_by(std::uint32_t step) const;
+  double rate_at(std::uint32_t step) const;  // a step of the ramp
   bool is_sound(double loss) const;  // as before the ramp
   bool was_left() const;             // and what it had made of the weights was trained on
   bool is_warm_up() const;
+  bool ran_on() const;  // far past its first bad loss, and nothing was put back: a schedule, no finder
 
   LrRange range_;
   std::size_t count_ = 0;
@@ -41,7 +44,7 @@ class LrRampWatch {
   double first_lr_ = 0, last_lr_ = 0, last_loss_ = 0, factor_ = 0;
   std::optional<std::uint32_t> stops_at_;
   bool ended_ = false, came_back_ = false;  // `came_back_`: a loss after it was as before
-  std::uint64_t steps_after_ = 0;
+  std::uint64_t steps_after_ = 0, bad_steps_ = 0;  // `bad_steps_`: of the ramp, with a loss that is not finite
   double loss_after_ = 0, lr_after_ = 0;  // of the first of them
 };
 

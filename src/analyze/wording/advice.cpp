@@ -19,6 +19,8 @@ constexpr Row kRows[] = {
     {"backward-outside", "Leave the autocast block before backward() is called.",
      "Backward runs in the formats that forward chose."},
     {"bf16", "Compute in bf16.", "bf16 has the range of fp32, so magnitudes that overflow fp16 fit."},
+    {"bound-schedule", "Let the learning rate end at a bound: look at the scheduler's factor and at how often it is stepped.",
+     "A rate that grows by a factor each step passes every bound in the end."},
     {"builtin-norm", "Use the built-in norm.", "Its gradient is 0 where the norm is 0, instead of infinite."},
     {"cap-scale", "Give the scaler a largest scale, such as 2^24.", "Doubling without a limit ends at infinity."},
     {"check-lr", "Check the learning rate and its schedule, and what else the optimizer is given.",
@@ -228,6 +230,14 @@ Advice make_advice(std::string_view id) {
     advice.text = advice.id;
   }
   return advice;
+}
+
+void fit_to_format(Advice& advice, DType stored) {
+  constexpr std::string_view kOfFp16 = "(fp16: 1e-4)";
+  const std::size_t at = advice.text.find(kOfFp16);
+  if (at == std::string::npos || stored == DType::kF16 || !is_floating(stored) || dtype_size(stored) < 2) return;
+  // Its square root and its inverse are sound numbers of each of these formats too.
+  advice.text.replace(at, kOfFp16.size(), fmt::format("({}: {})", dtype_name(stored), stored == DType::kF64 ? "1e-12" : "1e-8"));
 }
 
 Advice manual_cast_advice(DType dtype) {

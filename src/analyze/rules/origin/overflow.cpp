@@ -89,6 +89,11 @@ std::optional<Diagnosis> diagnose_overflow(const Case& c) {
         "The kernel computes in {}, its sums too, and one of them passes {}, the largest {} number, though its inputs "
         "are finite. {}.",
         dtype_name(compute), number(format_limits(compute).max_finite), dtype_name(compute), made_text(c));
+  } else if (!stores_inf && !nan_for_inf) {
+    d.title = fmt::format("{} overflows {} inside: {} of {} results are NaN", place, dtype_name(c.stored), bad, out.numel);
+    d.explanation = fmt::format(
+        "Finite inputs, but sums inside pass {}, the largest {} number, and infinities of both signs met. {}.",
+        number(limits.max_finite), dtype_name(c.stored), made_text(c));
   } else {
     d.title = fmt::format("{} overflows {}: {} of {} results exceed {}", place, dtype_name(c.stored), bad, out.numel,
                           number(limits.max_finite));
