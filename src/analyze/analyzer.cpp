@@ -252,7 +252,7 @@ void AnalyzerImpl::on_step(const StepRecord& told) {
   step.bad_ops = graph_.on_step_end(record, outcome, bad_unseen);
   const HealthRecord* health = sentinel_.health();
   const NormWatch::Norms norms = norms_.on_step_end(record.step, finished ? record.loss : 0, graph_.step_was_bad(),
-                                                    health == nullptr ? nullptr : &health->gradient_norm);
+                                                    health == nullptr ? nullptr : &health->gradient_norm, record.lr);
   gradient_underflow_.on_step_end(record.step, outcome.scaled ? outcome.scale : 1);
   comm_underflow_.on_step_end(record.step);
   layers_.on_step_end(record.step, outcome.scaled ? outcome.scale : 1, outcome.held_back);

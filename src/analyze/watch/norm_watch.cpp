@@ -50,6 +50,7 @@ void NormWatch::on_mark(const MarkRecord& mark, const Value& value, double divis
   if (p == nullptr) return;
   if (mark.kind == TensorRole::kParameter) {
     p->weight_sq = sum_of_squares(value);
+    if (std::isnan(p->first_sq)) p->first_sq = p->weight_sq;
     p->weight_now = true;
   } else {
     p->gradient_sq = sum_of_squares(value) / (divisor * divisor);
@@ -77,7 +78,8 @@ void NormWatch::on_norm(const NormRecord& record) {
   }
 }
 
-NormWatch::Norms NormWatch::on_step_end(std::uint32_t step, double loss, bool bad, const double* gradient_norm) {
+NormWatch::Norms NormWatch::on_step_end(std::uint32_t step, double loss, bool bad, const double* gradient_norm,
+                                        double lr) {
   double gradient = 0, weight = 0;
   bool any_gradient = false, any_weight = false;
   for (Parameter& p : parameters_) {
@@ -100,10 +102,12 @@ NormWatch::Norms NormWatch::on_step_end(std::uint32_t step, double loss, bool ba
   if (any_gradient && !too_many_) norms.gradient = std::sqrt(gradient);
   if (any_weight && !too_many_) norms.weight = std::sqrt(weight);
   if (gradient_norm != nullptr && !std::isnan(*gradient_norm)) norms.gradient = *gradient_norm;
-  entries_.push_back({step, loss, norms.gradient});
+  entries_.push_back({step, loss, norms.gradient, lr});
   if (entries_.size() > kGrowthWindow) entries_.pop_front();
   if (bad && growths_.size() < kMaxGrowths && judged_++ < kMaxJudged) {
-    if (auto growth = judge(step)) growths_.push_back(std::move(*growth));
+    auto growth = judge(step);
+    if (!growth) growth = judge_updates(step);
+    if (growth) growths_.push_back(std::move(*growth));
   }
   return norms;
 }
@@ -125,6 +129,7 @@ std::optional<Growth> NormWatch::judge(std::uint32_t step) const {
   }
   Growth g;
   g.step = step;
+  g.lr = entries_[from].lr;
   g.from_step = entries_[from].step;
   g.to_step = entries_[newest - 1].step;
   g.loss_from = std::fabs(entries_[from].loss);
@@ -174,6 +179,64 @@ std::optional<Growth> NormWatch::judge(std::uint32_t step) const {
   }
   if (g.layers == 0 || g.grown * 2 <= g.layers || driven * 2 <= g.layers) return std::nullopt;
   return g;
+}
+
+// One update that made most layers many times as large, of a loss that was calm: where the loss had jumped first, the
+// batch is as likely.
+std::optional<Growth> NormWatch::judge_updates(std::uint32_t step) const {
+  std::size_t newest = entries_.size();  // one past the newest finite loss
+  while (newest > 0 && !std::isfinite(entries_[newest - 1].loss)) --newest;
+  if (newest == 0 || newest + 1 < entries_.size() || step > entries_[newest - 1].step + 1) return std::nullopt;
+  std::size_t first = newest;
+  while (first > 0 && newest - first < kUpdatesBefore && std::isfinite(entries_[first - 1].loss) &&
+         (first == newest || entries_[first - 1].step + 1 == entries_[first].step))
+    --first;
+  for (std::size_t i = first; i < newest; ++i) {
+    const double before = i > 0 ? std::fabs(entries_[i - 1].loss) : kInf;
+    if (std::isfinite(before) && std::fabs(entries_[i].loss) >= kEarlyGrowth * before) continue;
+    Growth g;
+    g.step = step;
+    if (!judge_update(i, g)) continue;
+    g.in_one_update = true;
+    g.lr = entries_[i].lr;
+    g.from_step = g.to_step = entries_[i].step;
+    g.loss_from = std::fabs(entries_[i].loss);
+    g.loss_to = i + 1 < newest ? std::fabs(entries_[i + 1].loss) : kInf;
+    g.gradient_from = g.gradient_to = entries_[i].gradient;
+    return g;
+  }
+  return std::nullopt;
+}
+
+// Whether the update of that step made most layers so much larger.
+bool NormWatch::judge_update(std::size_t entry, Growth& g) const {
+  if (!positive(entries_[entry].gradient)) return false;
+  const bool is_first = entry == 0 && steps_ <= kGrowthWindow;
+  if (!is_first && (entry == 0 || entries_[entry - 1].step + 1 != entries_[entry].step)) return false;
+  struct Layer {
+    double before = 0, after = 0;
+  };
+  std::map<std::string, Layer> layers;
+  const std::size_t back = entries_.size() - 1 - entry;
+  for (const Parameter& p : parameters_) {
+    Layer& layer = layers[layer_of(names_.text(p.path))];
+    layer.before += is_first ? p.first_sq : weight_sq(p, back + 1);
+    layer.after += weight_sq(p, back);
+  }
+  double fastest = 0;
+  for (const auto& [name, layer] : layers) {
+    if (!positive(layer.before) || !positive(layer.after)) continue;
+    ++g.layers;
+    const double ratio = std::sqrt(layer.after / layer.before);
+    if (ratio >= kOneUpdate) ++g.grown;
+    if (ratio <= fastest) continue;
+    fastest = ratio;
+    g.fastest = name;
+    g.fastest_from = std::sqrt(layer.before);
+    g.fastest_to = std::sqrt(layer.after);
+    g.update_ratio = ratio;
+  }
+  return g.grown * 2 > g.layers;
 }
 
 }  // namespace nanhunt::analyze

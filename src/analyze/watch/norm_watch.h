@@ -23,9 +23,13 @@ inline constexpr double kEarlyGrowth = 4;         // of the loss, one step befor
 inline constexpr double kGradientGrowth = 100;
 inline constexpr double kWeightGrowth = 2;        // of most layers
 inline constexpr double kUpdateRatio = 0.1;       // change of a layer's weight norm in one step, of most layers
+inline constexpr double kOneUpdate = 10;          // factor of the weight norm of most layers, of one update
+inline constexpr std::size_t kUpdatesBefore = 4;  // steps before the bad one in which that is looked for
 
-// Loss, gradients and the weights of most layers grew together, by the optimizer's own steps.
+// Loss, gradients and the weights of most layers grew together, by the optimizer's own steps: over several, or in one.
 struct Growth {
+  bool in_one_update = false;  // that of from_step
+  double lr = std::numeric_limits<double>::quiet_NaN();  // of from_step
   std::uint32_t step = 0;  // first one with a bad sink
   std::uint32_t from_step = 0, to_step = 0;
   double loss_from = 0, loss_to = 0, gradient_from = 0, gradient_to = 0;
@@ -47,7 +51,8 @@ class NormWatch {
   // A norm of a step before a trigger, as the sentinel kept it.
   void on_norm(const NormRecord& record);
   // `bad`: a sink of this step is not finite. `gradient_norm`: the sentinel's, where it watched the step.
-  Norms on_step_end(std::uint32_t step, double loss, bool bad, const double* gradient_norm = nullptr);
+  Norms on_step_end(std::uint32_t step, double loss, bool bad, const double* gradient_norm = nullptr,
+                    double lr = std::numeric_limits<double>::quiet_NaN());
 
   // Of steps with a bad sink after finite ones.
   const std::vector<Growth>& growths() const { return growths_; }
@@ -60,15 +65,18 @@ class NormWatch {
   struct Parameter {
     StringId path = 0;
     double weight_sq = kUnseen, gradient_sq = kUnseen;  // infinity: not finite
+    double first_sq = kUnseen;  // of the weight, when it was seen first
     bool gradient_now = false, weight_now = false;  // seen in this step
     std::vector<double> history;  // weight norms squared, as a ring
   };
   struct Entry {
     std::uint32_t step = 0;
-    double loss = 0, gradient = kUnseen;
+    double loss = 0, gradient = kUnseen, lr = kUnseen;
   };
   Parameter* parameter(StringId path);
   std::optional<Growth> judge(std::uint32_t step) const;
+  std::optional<Growth> judge_updates(std::uint32_t step) const;
+  bool judge_update(std::size_t entry, Growth& g) const;
   double weight_sq(const Parameter& p, std::size_t back) const;  // `back` steps before the newest
 
   const Names& names_;
