@@ -84,26 +84,6 @@ bool DeviceReadings::make_room(std::uint64_t slots) {
   return true;
 }
 
-bool DeviceReadings::admit(std::uint64_t slots) {
-  if (!failed_ && make_room(slots)) return true;
-  lose(slots, failed_ ? "the device failed" : "there was no room for more results under way");
-  return false;
-}
-
-DeviceReadings::Ticket DeviceReadings::enqueue_flags(std::span<const TensorView> tensors) noexcept {
-  counts_.tensors += tensors.size();
-  try {
-    if (tensors.empty() || !admit(tensors.size())) return 0;
-    others_.clear();
-    std::uint64_t at = gather(tensors, head_, StatsLevel::kFinite);
-    launch_others(tensors, {}, at, StatsLevel::kFinite);
-    return add_entry(at);
-  } catch (...) {  // no memory
-    counts_.lost += tensors.size();
-    return 0;
-  }
-}
-
 DeviceReadings::Ticket DeviceReadings::enqueue(std::span<const TensorView> tensors,
                                                std::span<const EvidenceCall> findings, const UpdatesCall* updates,
                                                std::span<const std::uint32_t> references,
@@ -117,7 +97,14 @@ DeviceReadings::Ticket DeviceReadings::enqueue(std::span<const TensorView> tenso
     const std::uint64_t checks = references.empty() ? 0 : plan_checks(tensors, references);
     slots += checks;
     counts_.tensors += checks;
-    if (!admit(slots)) return 0;
+    if (failed_) {
+      lose(slots, "the device failed");
+      return 0;
+    }
+    if (!make_room(slots)) {
+      lose(slots, "there was no room for more results under way");
+      return 0;
+    }
     return enqueue_all(tensors, findings, updates, references, origins, shown,
                        checks);
   } catch (...) {  // no memory
@@ -132,11 +119,20 @@ DeviceReadings::Ticket DeviceReadings::enqueue_all(std::span<const TensorView> t
                                                    std::span<const OriginCall> origins,
                                                    std::span<const TensorView> shown, std::uint64_t checks) {
   const std::uint64_t begin = head_;
+  const auto tag_of = [&](std::size_t i) { return references.empty() ? 0 : references[i] & ~kFirstCheck; };
   others_.clear();
   // Where the next tensor's result goes.
-  std::uint64_t at = references.empty() ? gather(tensors, begin, StatsLevel::kSums)
-                                        : launch_checksum_stats(tensors, begin, begin + checks);
-  launch_others(tensors, references, at, StatsLevel::kSums);
+  std::uint64_t at = references.empty() ? gather(tensors, begin) : launch_checksum_stats(tensors, begin, begin + checks);
+  for (const std::uint32_t i : others_) {
+    Slot& mine = slot(at);
+    mine = {.index = i, .is_checked = !references.empty()};
+    const Result<DeviceStatsView> view = plan_device_view(tensors[i], mine.repeats);
+    const Status status = view ? port_->launch(*view, tag_of(i), at % slots_.size()) : view.status();
+    if (view) ++counts_.launches;
+    mine.launched = status.is_ok();
+    if (!status) lose(1, status.message());
+    ++at;
+  }
   const std::uint64_t end = at;
   // Histograms come right behind what decides on them: the next decision has the same memory.
   const std::uint64_t origins_at = at + findings.size() + (updates == nullptr ? 0 : 1);
@@ -160,30 +156,10 @@ DeviceReadings::Ticket DeviceReadings::enqueue_all(std::span<const TensorView> t
     its.at = origins_at + origin;
     launch_origins(its);
   }
-  return add_entry(origins_at + origins.size());
-}
-
-// What was asked for last lies up to `end`.
-DeviceReadings::Ticket DeviceReadings::add_entry(std::uint64_t end) {
-  entries_[next_ % entries_.size()] = {head_, end, false};
-  head_ = end;
+  at = origins_at + origins.size();
+  head_ = at;
+  entries_[next_ % entries_.size()] = {begin, at, false};
   return next_++;
-}
-
-// Views with gaps, one launch each.
-void DeviceReadings::launch_others(std::span<const TensorView> tensors, std::span<const std::uint32_t> references,
-                                   std::uint64_t& at, StatsLevel level) {
-  for (const std::uint32_t i : others_) {
-    Slot& mine = slot(at);
-    mine = {.index = i, .holds = holds_at(level), .is_checked = !references.empty()};
-    const Result<DeviceStatsView> view = plan_device_view(tensors[i], mine.repeats);
-    const std::uint32_t tag = references.empty() ? 0 : references[i] & ~kFirstCheck;
-    const Status status = view ? port_->launch(*view, tag, at % slots_.size(), level) : view.status();
-    if (view) ++counts_.launches;
-    mine.launched = status.is_ok();
-    if (!status) lose(1, status.message());
-    ++at;
-  }
 }
 
 namespace {
@@ -196,7 +172,7 @@ bool has_rows_in_order(const TensorView& tensor) {  // and contents
 
 // Reads tensors without gaps, all in as few launches as take them; the others are left in others_. Gives where the next
 // result goes.
-std::uint64_t DeviceReadings::gather(std::span<const TensorView> tensors, std::uint64_t at, StatsLevel level) {
+std::uint64_t DeviceReadings::gather(std::span<const TensorView> tensors, std::uint64_t at) {
   std::uint64_t launched = at, items = 0;
   gathered_.clear();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -210,16 +186,16 @@ std::uint64_t DeviceReadings::gather(std::span<const TensorView> tensors, std::u
     const bool wraps = at % slots_.size() == 0;
     if (!gathered_.empty() &&
         (wraps || gathered_.size() == kTensorsInParameters || items + more > options_.max_items)) {
-      launch_gathered(launched, level);
+      launch_gathered(launched);
       launched = at;
       items = 0;
     }
     items += more;
-    slot(at) = {.index = static_cast<std::uint32_t>(i), .holds = holds_at(level)};
+    slot(at) = {.index = static_cast<std::uint32_t>(i)};
     gathered_.push_back({tensor.data, count, tensor.dtype, 0});
     ++at;
   }
-  launch_gathered(launched, level);
+  launch_gathered(launched);
   return at;
 }
 
@@ -384,9 +360,9 @@ void DeviceReadings::launch_updates(const UpdatesCall& call, std::uint64_t at) {
   if (!status) lose(1, status.message());
 }
 
-void DeviceReadings::launch_gathered(std::uint64_t first, StatsLevel level) {
+void DeviceReadings::launch_gathered(std::uint64_t first) {
   if (gathered_.empty()) return;
-  const Status status = port_->launch(gathered_, first % slots_.size(), level);
+  const Status status = port_->launch(gathered_, first % slots_.size());
   ++counts_.launches;
   for (std::uint64_t position = first; position < first + gathered_.size(); ++position) {
     slot(position).launched = status.is_ok();
@@ -463,10 +439,7 @@ ReadingsState DeviceReadings::fetch(Entry& entry, std::span<std::optional<Tensor
     const DeviceStatsRecord* record = port_->records() + position % slots_.size();
     if (mine.holds != Slot::Holds::kStats) {
       const auto copy = [&](auto& found) { std::memcpy(static_cast<void*>(&found), record, sizeof found); };
-      if (mine.holds == Slot::Holds::kFlags) {
-        extras->flags.resize(std::max<std::size_t>(extras->flags.size(), mine.index + 1));
-        if (mine.launched) extras->flags[mine.index] = flags_of_record(*record);
-      } else if (mine.holds == Slot::Holds::kFindings) {
+      if (mine.holds == Slot::Holds::kFindings) {
         extras->findings.resize(std::max<std::size_t>(extras->findings.size(), mine.index + 1));
         if (mine.launched) copy(extras->findings[mine.index].emplace());
       } else if (mine.holds == Slot::Holds::kChecks) {

@@ -40,9 +40,9 @@ class ReadingsPort {
   enum class Mark : std::uint8_t { kPending, kReached, kFailed };
   virtual ~ReadingsPort() = default;
   // One launch; records go to slots `first`, first + 1, ... At most kTensorsInParameters.
-  // `level`: kSums, or kFinite. A tensor with a tag is read where the check with that reference found another content than before.
-  virtual Status launch(std::span<const DeviceTensor> tensors, std::size_t first, StatsLevel level) = 0;
-  virtual Status launch(const DeviceStatsView& view, std::uint32_t tag, std::size_t slot, StatsLevel level) = 0;
+  // A tensor with a tag is read where the check with that reference found another content than before.
+  virtual Status launch(std::span<const DeviceTensor> tensors, std::size_t first) = 0;
+  virtual Status launch(const DeviceStatsView& view, std::uint32_t tag, std::size_t slot) = 0;
   // One launch; leaves DeviceChecks in slots `first`, first + 1, ...: kChecksInRecord tensors in each, and what is read
   // of them in slots of its own. At most kChecksInParameters.
   virtual Status launch(std::span<const ChecksumStatsTensor> tensors, std::size_t first) = 0;
@@ -95,7 +95,6 @@ struct ReadingExtras {
   std::vector<std::vector<std::optional<TensorStats>>> histograms;
   std::vector<std::optional<DeviceEvidence>> findings;  // one for each call that was made
   std::optional<DeviceUpdates> updates;
-  std::vector<std::optional<DeviceFlags>> flags;  // one for each tensor, where these were asked for
 };
 
 // One thread's. Nothing here throws, and nothing but wait() waits.
@@ -119,8 +118,6 @@ class DeviceReadings {
   Ticket enqueue(std::span<const TensorView> tensors, std::span<const EvidenceCall> findings = {},
                  const UpdatesCall* updates = nullptr, std::span<const std::uint32_t> references = {},
                  std::span<const OriginCall> origins = {}, std::span<const TensorView> shown = {}) noexcept;
-  // Asks for flags alone (ReadingExtras::flags), in as many launches.
-  Ticket enqueue_flags(std::span<const TensorView> tensors) noexcept;
   // Starts one copy of what was read since the last one to the host. Whoever then waits for the stream, for whatever
   // reason, finds it there.
   void hand_over() noexcept;
@@ -143,7 +140,7 @@ class DeviceReadings {
   };
   struct Slot {
     std::uint32_t index = 0;    // of the tensor in its call
-    enum class Holds : std::uint8_t { kStats, kFlags, kFindings, kUpdates, kChecks, kOrigins };
+    enum class Holds : std::uint8_t { kStats, kFindings, kUpdates, kChecks, kOrigins };
     bool launched = false;
     Holds holds = Holds::kStats;
     bool is_checked = false;    // statistics: there where a check found a difference
@@ -168,19 +165,12 @@ class DeviceReadings {
   void copy_origins(const Slot& slot, const DeviceStatsRecord* record, ReadingExtras& extras);
   std::uint64_t plan_checks(std::span<const TensorView> tensors, std::span<const std::uint32_t> references);
   std::uint64_t launch_checksum_stats(std::span<const TensorView> tensors, std::uint64_t at, std::uint64_t stats);
-  static Slot::Holds holds_at(StatsLevel level) {
-    return level == StatsLevel::kFinite ? Slot::Holds::kFlags : Slot::Holds::kStats;
-  }
-  Ticket add_entry(std::uint64_t end);
-  bool admit(std::uint64_t slots);  // else they are lost
-  std::uint64_t gather(std::span<const TensorView> tensors, std::uint64_t at, StatsLevel level);
-  void launch_others(std::span<const TensorView> tensors, std::span<const std::uint32_t> references, std::uint64_t& at,
-                     StatsLevel level);
+  std::uint64_t gather(std::span<const TensorView> tensors, std::uint64_t at);
   void copy_checks(const Slot& slot, const DeviceStatsRecord* record, ReadingExtras& extras);
   Status launch_evidence(const EvidenceCall& call, std::uint32_t index, std::uint64_t begin, std::uint64_t end,
                          std::uint64_t at, const PlannedOrigins* origins);
   void launch_updates(const UpdatesCall& call, std::uint64_t at);
-  void launch_gathered(std::uint64_t first, StatsLevel level);
+  void launch_gathered(std::uint64_t first);
   bool make_room(std::uint64_t slots);
   void advance_tail();
   Entry* find(Ticket ticket);

@@ -118,16 +118,6 @@ TensorStats stats_of_integers(const DeviceStatsRecord& record, std::int64_t repe
 
 }  // namespace
 
-DeviceFlags flags_of_record(const DeviceStatsRecord& record) {
-  DeviceFlags flags;
-  if (!is_floating(record.dtype)) return flags;
-  flags.nan = record.nan != 0;
-  flags.inf = record.pos_inf + record.neg_inf != 0;
-  const auto largest = static_cast<std::uint64_t>(record.largest);  // the bytes of the code come first
-  if (!flags.nan && !flags.inf) flags.amax = record.count == 0 ? 0 : load_as_f64(record.dtype, &largest);
-  return flags;
-}
-
 TensorStats stats_of_record(const DeviceStatsRecord& record, const std::uint64_t* details, std::int64_t repeats) {
   if (!is_floating(record.dtype)) return stats_of_integers(record, repeats);
   const FormatCodes& f = format_codes(record.dtype);

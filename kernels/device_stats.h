@@ -25,8 +25,7 @@ inline constexpr std::uint64_t kNoIndex = ~std::uint64_t{0};
 
 // What one launch leaves of one tensor, as codes of its dtype. Magnitudes are codes without
 // the sign bit. Integers: `largest` is the largest value, `largest_negative` the complement (~) of the smallest one,
-// `least_nonzero` the smallest |x|, not 0. At level kFinite `first`, the counts of what is not finite and `largest`, then
-// the largest magnitude of either sign, are all that is known, of integers nothing.
+// `least_nonzero` the smallest |x|, not 0.
 struct DeviceStatsRecord {
   std::uint64_t count = 0;         // elements walked
   std::uint64_t first = kNoIndex;  // logical index of the first element that is not finite
@@ -81,14 +80,6 @@ Result<DeviceStatsView> plan_device_view(const TensorView& tensor, std::int64_t&
 TensorStats stats_of_record(const DeviceStatsRecord& record, const std::uint64_t* details = nullptr,
                             std::int64_t repeats = 1);
 
-// What a record of level kFinite says besides where the first element is that is not finite.
-struct DeviceFlags {
-  bool nan = false, inf = false;
-  double amax = -1;  // the largest magnitude; -1: something is not finite, or there are no floating-point numbers
-  bool operator==(const DeviceFlags&) const = default;
-};
-DeviceFlags flags_of_record(const DeviceStatsRecord& record);
-
 // How tensors are cut up: work items, one block of threads each. Depends on the bytes of the tensor alone, so sums do
 // not depend on the device, on the launch or on what else is in it.
 inline constexpr std::uint64_t kItemMinBytes = std::uint64_t{64} << 10;
@@ -128,7 +119,6 @@ struct DeviceStatsTarget {
   const std::uint32_t* gates = nullptr;
   // by tag: what is not finite in it (kInfBits, kNanBits of origin_histograms.h)
   std::uint32_t* known = nullptr;
-  StatsLevel level = StatsLevel::kSums;  // or kFinite: flags alone
 };
 
 // The memory that launches share. Launches that use one Workspace must not overlap: one stream, or ordered by events.

@@ -73,11 +73,11 @@ class CudaReadings final : public ReadingsPort {
     return Status::ok();
   }
 
-  Status launch(std::span<const DeviceTensor> tensors, std::size_t first, StatsLevel level) override {
-    return stats_->enqueue(tensors, {records_ + first, checks_.gates, known_, level}, stream_);
+  Status launch(std::span<const DeviceTensor> tensors, std::size_t first) override {
+    return stats_->enqueue(tensors, {records_ + first, checks_.gates, known_}, stream_);
   }
-  Status launch(const DeviceStatsView& view, std::uint32_t tag, std::size_t slot, StatsLevel level) override {
-    return stats_->enqueue(view, tag, {records_ + slot, checks_.gates, known_, level}, stream_);
+  Status launch(const DeviceStatsView& view, std::uint32_t tag, std::size_t slot) override {
+    return stats_->enqueue(view, tag, {records_ + slot, checks_.gates, known_}, stream_);
   }
   Status launch(std::span<const ChecksumStatsTensor> tensors, std::size_t first) override {
     const DeviceGuard guard(device_);

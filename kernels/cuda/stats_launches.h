@@ -11,7 +11,6 @@
 namespace nanhunt::kernels::cuda {
 
 cudaError_t launch(const StatsKernel& kernel, std::uint32_t items, cudaStream_t stream);
-cudaError_t launch(const FiniteKernel& kernel, std::uint32_t items, cudaStream_t stream);
 cudaError_t launch(const HistogramKernel& kernel, std::uint32_t items, cudaStream_t stream);
 cudaError_t launch(const ChecksumStatsKernel& kernel, std::uint32_t items, cudaStream_t stream);
 cudaError_t launch(const ChecksumKernel& kernel, cudaStream_t stream);

@@ -197,9 +197,7 @@ class CudaStats final : public DeviceStats {
     memory.records = target.records;
     memory.gates = target.gates;
     memory.known = target.known;
-    const auto on = static_cast<cudaStream_t>(stream);
-    return status_of(target.level == StatsLevel::kFinite ? launch(FiniteKernel{memory, table}, items, on)
-                                                         : launch(StatsKernel{memory, table}, items, on),
+    return status_of(launch(StatsKernel{memory, table}, items, static_cast<cudaStream_t>(stream)),
                      "statistics could not be launched");
   }
 

@@ -11,7 +11,6 @@ namespace {
 
 // The last number: blocks that a multiprocessor shall hold, which bounds the registers of a thread.
 const void* stats_function() { return reinterpret_cast<const void*>(&run_kernel<StatsKernel, kStatsThreads, 3>); }
-const void* finite_function() { return reinterpret_cast<const void*>(&run_kernel<FiniteKernel, kStatsThreads, 3>); }
 const void* histogram_function() {
   return reinterpret_cast<const void*>(&run_kernel<HistogramKernel, kStatsThreads, 2>);
 }
@@ -31,9 +30,6 @@ cudaError_t load(std::initializer_list<const void*> functions) {
 cudaError_t launch(const StatsKernel& kernel, std::uint32_t items, cudaStream_t stream) {
   return launch_kernel(stats_function(), items, kStatsThreads, kernel, stream);
 }
-cudaError_t launch(const FiniteKernel& kernel, std::uint32_t items, cudaStream_t stream) {
-  return launch_kernel(finite_function(), items, kStatsThreads, kernel, stream);
-}
 cudaError_t launch(const HistogramKernel& kernel, std::uint32_t items, cudaStream_t stream) {
   return launch_kernel(histogram_function(), items, kStatsThreads, kernel, stream);
 }
@@ -45,7 +41,7 @@ cudaError_t launch(const ChecksumKernel& kernel, cudaStream_t stream) {
   return launch_kernel(check_function(), blocks, kChecksumThreads, kernel, stream);
 }
 
-cudaError_t load_stats() { return load({stats_function(), finite_function()}); }
+cudaError_t load_stats() { return load({stats_function()}); }
 cudaError_t load_histograms() { return load({histogram_function()}); }
 cudaError_t load_checks() { return load({checksum_stats_function(), check_function()}); }
 

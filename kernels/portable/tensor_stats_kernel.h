@@ -8,7 +8,6 @@
 
 #include "kernels/portable/binade_scan.h"
 #include "kernels/portable/block.h"
-#include "kernels/portable/finite_scan.h"
 #include "kernels/portable/tensor_stats_scan.h"
 #include "kernels/origin_histograms.h"
 
@@ -186,7 +185,7 @@ NANHUNT_HOST_DEVICE inline DeviceStatsRecord record_of(const Work& work, StatsPa
   record.dtype = dtype;
   record.level = level;
   record.first = all.first;
-  if (is_float(dtype) && level != StatsLevel::kFinite) finish_zeros(all);
+  if (is_float(dtype)) finish_zeros(all);
   record.nan = all.nan;
   record.pos_inf = all.pos_inf;
   record.neg_inf = all.neg_inf;
@@ -224,18 +223,10 @@ NANHUNT_HOST_DEVICE NANHUNT_ONCE void scan_item(const View& view, ItemRange item
   }
 }
 
-// The same at level kFinite. Of integers there is nothing to find.
-template <class View>
-NANHUNT_HOST_DEVICE NANHUNT_ONCE void find_nonfinite(const View& view, ItemRange item, std::uint32_t thread,
-                                                     StatsPartial& mine) {
-  mine = empty_partial(!is_float(view.dtype));
-  for_float_dtype(view.dtype, [&]<DType kDType>() { scan_finite<kDType>(view, item, thread, mine); });
-}
-
 // kHistogram reads every item a second time (binade_scan.h).
 template <StatsLevel kLevel, class Table>
 struct TensorStatsKernel {
-  static_assert(kLevel == StatsLevel::kFinite || kLevel == StatsLevel::kSums || kLevel == StatsLevel::kHistogram);
+  static_assert(kLevel == StatsLevel::kSums || kLevel == StatsLevel::kHistogram);
   static constexpr bool kHistogram = kLevel == StatsLevel::kHistogram;
   struct None {};
 
@@ -265,11 +256,7 @@ struct TensorStatsKernel {
 
     typename Block::template Registers<StatsPartial> scanned;
     block.phase(scanned, [&](const Thread& thread, StatsPartial& mine) {
-      if constexpr (kLevel == StatsLevel::kFinite) {
-        find_nonfinite(work.view, work.item, thread.index, mine);
-      } else {
-        scan_item(work.view, work.item, thread.index, mine);
-      }
+      scan_item(work.view, work.item, thread.index, mine);
       if constexpr (kHistogram) count_binades(work.view, work.item, thread.index, shared.counts);
     });
     block.fold_warps(scanned, [](StatsPartial& into, const StatsPartial& from) { fold_partial(into, from); });
@@ -333,7 +320,6 @@ struct TensorStatsKernel {
   }
 };
 
-using FiniteKernel = TensorStatsKernel<StatsLevel::kFinite, StatsTable>;
 using StatsKernel = TensorStatsKernel<StatsLevel::kSums, StatsTable>;
 using HistogramKernel = TensorStatsKernel<StatsLevel::kHistogram, FewViews>;
 static_assert(sizeof(StatsKernel) <= kParameterBytes && sizeof(HistogramKernel) <= kParameterBytes);

@@ -15,7 +15,7 @@ using kernels::DeviceStatsRecord;
 using kernels::DeviceStatsView;
 
 // Those that there are kernels of.
-inline constexpr StatsLevel kDeviceLevels[] = {StatsLevel::kFinite, StatsLevel::kSums, StatsLevel::kHistogram};
+inline constexpr StatsLevel kDeviceLevels[] = {StatsLevel::kSums, StatsLevel::kHistogram};
 
 inline kernels::cuda::StatsTable table_of(const DeviceStatsView& view, std::uint32_t tag) {
   kernels::cuda::StatsTable table;
@@ -39,7 +39,6 @@ class EmulatedStats {
   void run(StatsLevel level, const Table& table, const std::vector<std::uint32_t>& order, bool backwards = false) {
     using kernels::cuda::TensorStatsKernel;
     const auto run_it = [&](const auto& kernel) { run_grid(kernel, order, kernels::cuda::kStatsThreads, backwards); };
-    if (level == StatsLevel::kFinite) return run_it(TensorStatsKernel<StatsLevel::kFinite, Table>{memory(), table});
     level == StatsLevel::kSums ? run_it(TensorStatsKernel<StatsLevel::kSums, Table>{memory(), table})
                                : run_it(TensorStatsKernel<StatsLevel::kHistogram, Table>{memory(), table});
   }

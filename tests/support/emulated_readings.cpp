@@ -52,7 +52,7 @@ class EmulatedReadings final : public ReadingsPort {
     std::fill_n(reinterpret_cast<unsigned char*>(host_.data()), host_.size() * sizeof(DeviceStatsRecord), 0xa5);
   }
 
-  Status launch(std::span<const DeviceTensor> tensors, std::size_t first, StatsLevel level) override {
+  Status launch(std::span<const DeviceTensor> tensors, std::size_t first) override {
     if (tensors.size() > kTensorsInParameters) throw std::logic_error("too many tensors for one launch");
     StatsTable table;
     std::uint32_t items = 0;
@@ -63,7 +63,7 @@ class EmulatedReadings final : public ReadingsPort {
       items += static_cast<std::uint32_t>(stats_items(count * element_bytes(tensor.dtype)));
     }
     table.tensors = static_cast<std::uint32_t>(tensors.size());
-    return run(table, items, first, tensors.size(), level);
+    return run(table, items, first, tensors.size());
   }
   Status launch(std::span<const ChecksumStatsTensor> tensors, std::size_t first) override {
     if (tensors.size() > kChecksInParameters) throw std::logic_error("too many tensors for one launch");
@@ -95,14 +95,14 @@ class EmulatedReadings final : public ReadingsPort {
     leave(found, slot);
     return Status::ok();
   }
-  Status launch(const DeviceStatsView& view, std::uint32_t tag, std::size_t slot, StatsLevel level) override {
+  Status launch(const DeviceStatsView& view, std::uint32_t tag, std::size_t slot) override {
     DeviceStatsView here = view;
     here.data = address(reinterpret_cast<const void*>(view.data));
     const auto items = static_cast<std::uint32_t>(stats_items(view.count * element_bytes(view.dtype)));
     StatsTable table;
     table.view = here;
     table.tag = tag;
-    return run(table, items, slot, 1, level);
+    return run(table, items, slot, 1);
   }
 
   Status launch(const EvidenceCall& call, std::size_t of, std::size_t slot, const OriginPlan* origins,
@@ -229,18 +229,14 @@ class EmulatedReadings final : public ReadingsPort {
   }
 
   template <class Table>
-  Status run(const Table& table, std::uint32_t items, std::size_t first, std::size_t count, StatsLevel level) {
+  Status run(const Table& table, std::uint32_t items, std::size_t first, std::size_t count) {
     if (items > partials_.size() || first + count > records_.size())
       throw std::logic_error("more than there is room for");
     device_.expect_parameters(sizeof(TensorStatsKernel<StatsLevel::kSums, Table>));
     ++device_.launches;
     const StatsMemory memory{partials_.data(), tickets_.data(), nullptr, records_.data() + first, nullptr,
                              gates_.data(),    known_.data()};
-    if (level == StatsLevel::kFinite) {
-      run_ordered(TensorStatsKernel<StatsLevel::kFinite, Table>{memory, table}, items, kStatsThreads);
-    } else {
-      run_ordered(TensorStatsKernel<StatsLevel::kSums, Table>{memory, table}, items, kStatsThreads);
-    }
+    run_ordered(TensorStatsKernel<StatsLevel::kSums, Table>{memory, table}, items, kStatsThreads);
     return Status::ok();
   }
 

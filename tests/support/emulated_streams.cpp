@@ -39,18 +39,18 @@ class ShownReadings : public ReadingsPort {
  public:
   explicit ShownReadings(std::unique_ptr<ReadingsPort> inner) : inner_(std::move(inner)) {}
 
-  Status launch(std::span<const DeviceTensor> tensors, std::size_t first, StatsLevel level) override {
+  Status launch(std::span<const DeviceTensor> tensors, std::size_t first) override {
     const Copies copies;
     std::vector<DeviceTensor> here(tensors.begin(), tensors.end());
     for (DeviceTensor& tensor : here) {
       if (tensor.count > 0)
         tensor.data = copies.of(tensor.data, static_cast<std::size_t>(tensor.count) * dtype_size(tensor.dtype));
     }
-    return inner_->launch(here, first, level);
+    return inner_->launch(here, first);
   }
-  Status launch(const DeviceStatsView& view, std::uint32_t tag, std::size_t slot, StatsLevel level) override {
+  Status launch(const DeviceStatsView& view, std::uint32_t tag, std::size_t slot) override {
     const Copies copies;
-    return inner_->launch(shown(copies, view), tag, slot, level);
+    return inner_->launch(shown(copies, view), tag, slot);
   }
   Status launch(std::span<const ChecksumStatsTensor> tensors, std::size_t first) override {
     const Copies copies;
