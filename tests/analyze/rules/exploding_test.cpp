@@ -107,5 +107,54 @@ TEST(Timeline, holds_norms_of_gradients_without_the_scale_and_of_weights) {
   EXPECT_EQ(a.timeline[2].weight_norm, 3);
 }
 
+// A loss that is calm, one update, and an overflow in the next step.
+struct OneUpdate {
+  std::vector<double> weights = {1e3, 1e3, 50};  // factor of that update, of each layer
+  double loss_before = 2;                        // of the step of that update; of those before: 2
+  int step = 0;
+  double lr = 0.5;
+};
+Analysis updated_once(const OneUpdate& d) {
+  TraceBuilder t;
+  std::vector<Handle> weights;
+  const auto path = [](std::size_t layer) { return "net." + std::to_string(layer) + ".weight"; };
+  for (std::size_t i = 0; i < d.weights.size(); ++i) {
+    weights.push_back(t.value(finite().squares(1)));
+    t.mark(TensorRole::kParameter, path(i), weights[i]);
+  }
+  for (int step = 0; step <= d.step + 1; ++step) {
+    const bool bad = step > d.step;
+    const Handle y = t.in("net.1").op("mm", {{"self", weights[0]}, {"mat2", weights[0]}}, bad ? finite().range(-1e25, 1e25) : finite());
+    const Handle l = t.in("<loss>", Phase::kLoss).op("mse_loss", {{"self", y}}, bad ? finite(1).inf(1) : finite(1).range(0, 1));
+    t.mark(TensorRole::kLoss, "loss", l);
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const Handle grad = t.in("net", Phase::kBackward).op("mm_backward", {{"grad_output", l}}, bad ? finite().nan(8) : finite().squares(4));
+      t.mark(TensorRole::kBoundaryGradient, path(i), grad);
+      const double factor = step == d.step ? d.weights[i] : 1;
+      const Numbers w = finite().squares(factor * factor);
+      t.in(path(i), Phase::kOptimizer).in_place("add_", weights[i], {{"other", grad}}, bad ? w.nan(8) : w);
+      t.mark(TensorRole::kParameter, path(i), weights[i]);
+    }
+    t.end_step(bad ? std::numeric_limits<double>::infinity() : step == d.step ? d.loss_before : 2);
+  }
+  return analysis_of(t);
+}
+
+TEST(Exploding, is_told_of_one_update_that_makes_most_layers_ten_times_as_large) {
+  for (const int step : {0, 3}) {
+    const Analysis a = updated_once({.step = step});
+    ASSERT_EQ(a.findings.size(), 1u);
+    EXPECT_EQ(a.findings[0].cls, FindingClass::kExploding);
+    EXPECT_NE(a.findings[0].title.find("the update of step " + std::to_string(step)), std::string::npos) << a.findings[0].title;
+  }
+}
+
+TEST(Exploding, of_one_update_is_not_told_of_one_layer_nor_where_the_loss_had_jumped_first) {
+  const auto cls = [](const Analysis& a) { return a.findings.at(0).cls; };
+  EXPECT_EQ(cls(updated_once({.weights = {1e3, 1, 1}})), FindingClass::kOverflow);
+  EXPECT_EQ(cls(updated_once({.weights = {5, 5, 5}})), FindingClass::kOverflow);
+  EXPECT_EQ(cls(updated_once({.loss_before = 1e6, .step = 3})), FindingClass::kOverflow);
+}
+
 }  // namespace
 }  // namespace nanhunt

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training that diverges is told as that, in one finding with the learning rate: by one update that is far too long, or
+by several. What is long for another reason is not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from own_programs import LEVELS, assert_silent, told
+from torch import nn
+from torch.nn import functional as F
+
+
+def regression(lr, optimizer=torch.optim.SGD, unit=300.0, bad=(), layers=2, **options):
+    """One column of the inputs is in other units; a batch of steps `bad` is far out of scale."""
+
+    def build():
+        torch.manual_seed(0)
+        inner = [part for _ in range(layers) for part in (nn.Linear(32, 32), nn.ReLU())]
+        net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), *inner, nn.Linear(32, 1))
+        opt = optimizer(net.parameters(), lr=lr, **options)
+        scale = torch.tensor([1.0] * 7 + [unit])
+
+        def step(i):
+            x = torch.randn(64, 8) * scale * (1e18 if i in bad else 1.0)
+            opt.zero_grad()
+            F.mse_loss(net(x), x.sum(1, keepdim=True)).backward()
+            opt.step()
+
+        return step, net, opt
+
+    return build
+
+
+DIVERGES = {
+    "sgd": (regression(0.5, momentum=0.9), regression(1e-6, momentum=0.9)),
+    "plain": (regression(3.0, unit=30.0), regression(1e-5, unit=30.0)),
+    "adam": (regression(1e12, torch.optim.Adam, unit=1.0), regression(1e-3, torch.optim.Adam, unit=1.0)),
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("which", DIVERGES)
+def test_one_update_that_is_far_too_long_is_divergence_with_its_rate(which, level, tmp_path):
+    planted, twin = DIVERGES[which]
+    said = told(planted, tmp_path, level, steps=8)
+    assert said.what[0] == "exploding" and len(said.loud) == 1, said.show()
+    assert "the update of step 0" in said.first["title"], said.show()
+    assert said.first["advice"][0]["id"] == "lower-lr", said.show()
+    assert any("At a learning rate of" in line for line in said.first["evidence"]), said.first["evidence"]
+    assert_silent(twin, tmp_path, level, steps=8)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_batch_that_is_out_of_scale_is_no_divergence(level, tmp_path):
+    said = told(regression(1e-6, bad=(4,)), tmp_path, level, steps=7)
+    assert said.status == "fault" and said.what[0] != "exploding", said.show()
