@@ -117,7 +117,7 @@ class State(c.Structure):
 
     _fields_ = [("step", _i64), ("micro_batch", _i64), ("phase", _i64), ("kernels", _i64), ("bad_number", _i64),
                 ("bad_copy", _i64), ("looked", _i64), ("wrote", _i64), ("wrote_weights", _i64), ("births", _i64),
-                ("held", _i64), ("stepped", _i64), ("wanted", _i64)]
+                ("held", _i64), ("stepped", _i64), ("wanted", _i64), ("compiling", _i64)]
 
 
 class HasState:

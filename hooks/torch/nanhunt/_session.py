@@ -353,9 +353,9 @@ class Session(lib.HasState):
             self.begins_work()
 
     def updates_by_hand(self) -> bool:
-        """Whether the step at hand is over though no optimizer of PyTorch's has ever run: the program has written
+        """Whether the step at hand is over though there is no optimizer of PyTorch's: the program has written
         parameters since backward, or where that is not heard has used its gradients up."""
-        if self._used or self.exact or not self.judge.facts() & steps.HAS_GRADIENTS:
+        if self._used or self.tracker.alive or self.exact or not self.judge.facts() & steps.HAS_GRADIENTS:
             return False
         if self.mode is StepMode.UNHEARD:
             return self.drops.used_up()

@@ -61,6 +61,7 @@ struct State {
   std::int64_t held = 0;    // set by the tap: rows of the step stay in memory, unread
   std::int64_t stepped = 0;  // set by the tap: the program itself wrote parameters after backward
   std::int64_t wanted = 0;  // set by the tap: one of them is no mask, and its rows went to the recorder
+  std::int64_t compiling = 0;  // ops that run are a compiler's
 };
 
 inline constexpr std::int64_t kWrote = 1, kWroteNarrow = 2;

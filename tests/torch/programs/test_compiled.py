@@ -107,3 +107,41 @@ def test_what_goes_bad_inside_of_compiled_code_is_one_finding_with_its_line_and_
     assert "Inside compiled code" in said.first["title"], said.show()
     assert [a["id"] for a in said.first["advice"]] == ["compile-off"] and len(said.loud) == 1, said.show()
     assert_silent(twin, tmp_path, level)
+
+
+class Masked(nn.Module):
+    """Attention with a causal mask and padding; it gives infinities that are meant."""
+
+    def __init__(self):
+        super().__init__()
+        self.all, self.out = nn.Linear(8, 24), nn.Linear(8, 1)
+
+    def forward(self, x, pad):
+        q, k, v = self.all(x).chunk(3, -1)
+        causal = torch.full((x.shape[1],) * 2, float("-inf")).triu(1)
+        a = (q @ k.transpose(-1, -2) + causal).masked_fill(pad[:, None, :], float("-inf")).softmax(-1)
+        return self.out(torch.nan_to_num(a) @ v), torch.log(pad.float())
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_the_compiler_itself_computes_is_nothing_of_the_program(level, tmp_path):
+    def build():
+        torch.manual_seed(0)
+        net = Masked()
+        opt = torch.optim.AdamW(net.parameters(), lr=1e-2)
+        fast = torch.compile(net)
+        pad = torch.zeros(4, 6, dtype=torch.bool)
+        pad[0], pad[1, 4:] = True, True
+
+        def step(i):
+            x = torch.randn(4, 6, 8)
+            out, _ = fast(x, pad)
+            out.pow(2).mean().backward()
+            opt.step()
+            opt.zero_grad()
+            with torch.no_grad():
+                fast(x, pad)
+
+        return step, net, opt
+
+    assert_silent(build, tmp_path, level)

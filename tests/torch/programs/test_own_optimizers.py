@@ -102,3 +102,77 @@ def test_the_steps_level_counts_them_as_well(tmp_path):
         said = told(training(update, bad=BAD), tmp_path / update, "steps", steps=10)
         assert said.status == "fault" and said.first["step"] == BAD, (update, said.show())
         assert len(said.run.records("steps")) == 10, (update, said.show())
+
+
+def between_backwards(act):
+    """Gradients are added up over four backwards; `act` runs after each, before the optimizer has ever stepped."""
+
+    def build():
+        torch.manual_seed(0)
+        net = Net()
+        opt = torch.optim.AdamW(net.parameters(), lr=1e-3)
+
+        def step(i):
+            for _ in range(4):
+                x, y = data()
+                (F.cross_entropy(net(x), y) / 4).backward()
+                act(net)
+            opt.step()
+            opt.zero_grad()
+
+        return step, net, opt
+
+    return build
+
+
+@torch.no_grad()
+def clamp_weights(net):
+    net.first.weight.clamp_(-1, 1)
+
+
+def clip(net):
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 0.01)
+
+
+def perturbed(bad):
+    """Weights are moved along their gradients, differentiated there, and put back, as SAM does."""
+
+    def build():
+        torch.manual_seed(0)
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+
+        def step(i):
+            x, y = data()
+            F.cross_entropy(net(x), y).backward()
+            moves = [p.grad * 0.05 / (p.grad.norm() + 1e-12) for p in net.parameters()]
+            with torch.no_grad():
+                for p, move in zip(net.parameters(), moves, strict=True):
+                    p.add_(move)
+            opt.zero_grad()
+            loss = F.cross_entropy(net(x), y)
+            if i == bad:
+                loss = loss + (-loss).log()
+            loss.backward()
+            with torch.no_grad():
+                for p, move in zip(net.parameters(), moves, strict=True):
+                    p.sub_(move)
+            opt.step()
+            opt.zero_grad()
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", (*LEVELS, "steps"))
+@pytest.mark.parametrize("act", [clamp_weights, clip])
+def test_what_is_written_before_an_optimizer_steps_for_the_first_time_ends_no_step(act, level, tmp_path):
+    said = told(between_backwards(act), tmp_path, level, steps=3)
+    assert len(said.run.records("steps")) == 3, said.show()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_weights_that_are_moved_and_put_back_end_no_step(level, tmp_path):
+    said = told(perturbed(bad=3), tmp_path, level)
+    assert said.what[1] == "aten::log" and said.first["step"] == 3, said.show()

@@ -112,3 +112,23 @@ def test_an_adapter_that_is_lost_in_the_weights_it_is_merged_into_is_told(when, 
     assert [a["id"] for a in said.first["advice"]] == ["fp32-merge"] and said.status == "warning", said.show()
     assert_silent(merged(torch.float32, when), tmp_path, level, steps=12)
     assert_silent(merged(torch.bfloat16, when, scale=1e5), tmp_path, level, steps=12)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop])
+def test_what_an_optimizer_makes_for_one_update_is_no_counter(optimizer, level, tmp_path):
+    def build():
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)).bfloat16()  # a bias of one element
+        opt = optimizer(net.parameters(), lr=1e-2)
+
+        def step(i):
+            x = torch.randn(32, 6, dtype=torch.bfloat16)
+            opt.zero_grad()
+            nn.functional.mse_loss(net(x), x.sum(1, keepdim=True)).backward()
+            opt.step()
+
+        return step, net, opt
+
+    said = told(build, tmp_path, level, steps=10)
+    assert not any("counter" in title for _, title in said.loud), said.show()

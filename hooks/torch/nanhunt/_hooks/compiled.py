@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _PLACES = ("torch._inductor.output_code", "torch._inductor.codecache")  # from 2.6 on, and before
 Put = Callable[[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]], object]
-_expects = False  # compilations end with a call of ours
+_expects = False  # compilations begin and end with a call of ours
 
 
 def expect(watching: Callable[[], Session | None], put: Put) -> None:
@@ -27,7 +27,23 @@ def expect(watching: Callable[[], Session | None], put: Put) -> None:
     callback = sys.modules.get("torch._dynamo.callback")
     if callback is not None and not _expects:
         _expects = True
-        callback.on_compile_end(lambda *_: _meet_graphs(watching, put))
+        callback.on_compile_start(lambda *_: _begin_compiling(watching))
+        callback.on_compile_end(lambda *_: _end_compiling(watching, put))
+    _meet_graphs(watching, put)
+
+
+def _begin_compiling(watching: Callable[[], Session | None]) -> None:
+    """What a compiler computes, of constants say, is nothing of the program's. The tap stays on meanwhile: it is among
+    the dispatch keys that a graph is guarded by."""
+    session = watching()
+    if session is not None:
+        session.state.compiling = 1
+
+
+def _end_compiling(watching: Callable[[], Session | None], put: Put) -> None:
+    session = watching()
+    if session is not None:
+        session.state.compiling = 0
     _meet_graphs(watching, put)
 
 
@@ -50,7 +66,8 @@ def _heard(watching: Callable[[], Session | None], original: Callable[..., Any])
             with unheard():
                 result = original(graph, inputs)
         except BaseException:
-            tap.drop_graph()
+            if session.tap is tap:
+                tap.drop_graph()
             raise
         _end(session, result, written)
         return result
@@ -60,14 +77,17 @@ def _heard(watching: Callable[[], Session | None], original: Callable[..., Any])
 
 def _begin(session: Session, graph: Any, inputs: Any) -> list[torch.Tensor]:
     """What it writes of what it is given, which alone is kept: a graph frees the rest while it runs."""
-    assert session.tap is not None
+    tap = session.tap
+    if tap is None:
+        return []
     try:
-        session.tap.begin_graph([t for t in inputs if type(t) in PLAIN])
+        tap.begin_graph([t for t in inputs if type(t) in PLAIN])
         writes = getattr(graph, "mutated_input_idxs", None) or ()
         return [inputs[i] for i in writes if type(inputs[i]) in PLAIN]
     except Exception as error:
         session.failed(error, "a compiled graph")
-        session.tap.begin_graph(())
+        if session.tap is not None:  # too many errors close the watch
+            session.tap.begin_graph(())
         return []
 
 

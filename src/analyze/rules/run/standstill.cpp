@@ -25,6 +25,15 @@ bool is_one_number(const Value* value) {
          value->stats.counted();
 }
 
+// What was there before the step: what an optimizer makes for one update, as its denominator, counts nothing.
+bool lasts(const Value* before, const Value* out, const OpRecord& op) {
+  const auto is_told = [](const Value* value) {
+    return value != nullptr && (value->has_role(TensorRole::kBuffer) || value->has_role(TensorRole::kState));
+  };
+  const bool older = before != nullptr && before->producer != kNoSeq && before->made_step < op.step;
+  return is_told(before) || is_told(out) || (op.phase == Phase::kOptimizer && older);
+}
+
 StringId place_of_change(const OpInView& op) {
   const Value* out = op.out[0];
   return out != nullptr && out->name != 0 ? out->name : op.record->module;
@@ -41,8 +50,7 @@ void Standstill::on_op(const OpInView& op) {
   if (!name.starts_with("add") && !name.starts_with("sub")) return;
   if (!rounds_early(dtype_of(snapshot(out, op.outputs[0]), names_, record.compute_dtype))) return;
 
-  const bool lasts = record.phase == Phase::kOptimizer || out->has_role(TensorRole::kBuffer) || out->has_role(TensorRole::kState);
-  if (lasts && is_one_number(before) && is_one_number(out) && op.in.size() == 1 && !op.scalars.empty()) {
+  if (lasts(before, out, record) && is_one_number(before) && is_one_number(out) && op.in.size() == 1 && !op.scalars.empty()) {
     const auto added = std::find_if(op.scalars.begin(), op.scalars.end(), [&](const ScalarArg& s) { return names_.is(s.name, "other"); });
     if (added != op.scalars.end() && std::isfinite(added->value) && added->value != 0)
       return note(Kind::kCounter, op, before->stats.min == out->stats.min, 1, 1, added->value);
