@@ -459,6 +459,7 @@ class Session(lib.HasState):
         self.facts, self.scaler = StepFacts(), None
         self.judge.end(ending, overran)
         self.state.bad_number = self.state.bad_copy = self.state.wrote = self.state.stepped = 0
+        self.state.compiling = 0  # should a compilation have ended without a word
         self.drops.end_step()
         self.state.step += 1
         self.state.micro_batch = 0
