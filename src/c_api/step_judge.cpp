@@ -127,7 +127,7 @@ int32_t nanhunt_step_boundary(nanhunt_step_judge* judge, uint32_t step) {
 }
 
 int32_t nanhunt_step_judge_bad(nanhunt_step_judge* judge, uint32_t step, int32_t held_back) {
-  return answered(judge, [&](StepJudge& of) { return of.judge(step, of.verdict(step).harm(held_back != 0)); });
+  return answered(judge, [&](StepJudge& of) { return of.judge(step, held_back != 0); });
 }
 
 int32_t nanhunt_step_judge_harm(nanhunt_step_judge* judge, uint32_t step) {
@@ -168,9 +168,11 @@ int32_t nanhunt_step_record(nanhunt_step_judge* judge, nanhunt_recorder* recorde
                             int32_t read, double gradient_norm) {
   return answered(judge, [&](StepJudge& of) {
     if (recorder == nullptr) throw Misuse("expected a recorder, got NULL: open one first");
-    const HealthEvent health = of.take(step, whole != 0, gradient_norm, std::numeric_limits<double>::quiet_NaN());
-    if (health.bad != 0 || read != 0) recorder->recorder->on_health(health);
-    return health.bad;
+    const hunt::StepVerdict verdict = of.take(step, whole != 0);
+    if (verdict.bad != 0 || read != 0) {
+      recorder->recorder->on_health(verdict.health(step, gradient_norm, std::numeric_limits<double>::quiet_NaN()));
+    }
+    return verdict.bad;
   });
 }
 

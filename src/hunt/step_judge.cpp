@@ -133,11 +133,10 @@ void StepJudge::carry_over(std::uint32_t step) {
   for (const std::string& path : std::exchange(judged.since, {})) note(step + 1, TensorRole::kLoss, path);
 }
 
-HealthEvent StepJudge::take(std::uint32_t step, bool whole, double gradient_norm, double weight_norm) {
+StepVerdict StepJudge::take(std::uint32_t step, bool whole) {
   Judged judged = std::exchange(steps_[step], {});
   steps_.erase(step);
-  told_ = judged.carried_over && !whole ? std::move(judged.at_boundary) : std::move(judged.verdict);
-  return told_.health(step, gradient_norm, weight_norm);
+  return judged.carried_over && !whole ? std::move(judged.at_boundary) : std::move(judged.verdict);
 }
 
 }  // namespace nanhunt::hunt

@@ -99,8 +99,8 @@ class StepJudge {
   void end(StepEnding ending, bool overran = false);
   // What was found after its last boundary belongs to the next step.
   void carry_over(std::uint32_t step);
-  // The row of a step that is over; then it is forgotten. `whole`: also what came after its last boundary.
-  HealthEvent take(std::uint32_t step, bool whole, double gradient_norm, double weight_norm);  // borrows this
+  // What is known of a step that is over; then it is forgotten. `whole`: also what came after its last boundary.
+  StepVerdict take(std::uint32_t step, bool whole);
 
   std::uint32_t taken() const { return policy_.triggers(); }
 
@@ -119,7 +119,6 @@ class StepJudge {
   std::uint32_t calls_ = 0, usual_calls_ = 0;  // of models, in this step and in the last one that an optimizer ended
   std::uint32_t losses_ = 0, backwards_ = 0;   // backwards that have begun and ended
   std::map<std::uint32_t, Judged> steps_;
-  StepVerdict told_;  // whose row was taken last
 
   TriggerPolicy policy_;
   std::optional<std::uint32_t> last_spent_, last_swallowed_;

@@ -107,9 +107,9 @@ TEST(StepJudge, gives_what_came_after_the_last_boundary_to_the_next_step) {
   judge.note(0, TensorRole::kLoss, "the loss");
   judge.verdict(0).kept = true;
   judge.carry_over(0);
-  EXPECT_EQ(judge.take(0, /*whole=*/false, 1, 2).bad, role_bit(TensorRole::kBoundaryGradient));
+  EXPECT_EQ(judge.take(0, /*whole=*/false).bad, role_bit(TensorRole::kBoundaryGradient));
   EXPECT_TRUE(judge.verdict(1).kept);
-  const HealthEvent next = judge.take(1, true, 1, 2);
+  const StepVerdict next = judge.take(1, true);
   EXPECT_EQ(next.bad, role_bit(TensorRole::kLoss));
   EXPECT_EQ(next.first_bad, "the loss");
 }
@@ -119,8 +119,8 @@ TEST(StepJudge, gives_a_bad_validation_to_the_step_that_it_came_in) {
   judge.pass_boundary(0);
   judge.note(0, TensorRole::kOutput, "what a model gave");
   judge.carry_over(0);
-  EXPECT_EQ(judge.take(0, false, 1, 2).bad, role_bit(TensorRole::kOutput));
-  EXPECT_EQ(judge.take(1, true, 1, 2).bad, 0u);
+  EXPECT_EQ(judge.take(0, false).bad, role_bit(TensorRole::kOutput));
+  EXPECT_EQ(judge.take(1, true).bad, 0u);
 }
 
 TEST(StepJudge, takes_the_first_of_a_streak_and_tells_once_that_none_is_left) {
@@ -166,8 +166,8 @@ TEST(StepJudge, keeps_a_few_steps_in_which_something_was_swallowed_and_never_two
 TEST(StepJudge, forgets_steps_whose_rows_nobody_takes) {
   StepJudge judge;
   for (std::uint32_t step = 0; step < 1000; ++step) judge.note(step, TensorRole::kLoss, "the loss");
-  EXPECT_EQ(judge.take(0, true, 0, 0).bad, 0u);
-  EXPECT_EQ(judge.take(999, true, 0, 0).bad, role_bit(TensorRole::kLoss));
+  EXPECT_EQ(judge.take(0, true).bad, 0u);
+  EXPECT_EQ(judge.take(999, true).bad, role_bit(TensorRole::kLoss));
 }
 
 TEST(StepEndings, end_a_step_in_one_state_each) {

@@ -531,8 +531,9 @@ void Sentinel::report_health(const Step& step, bool is_read) {
     if (gradient.is_stepped) gradients.add(norm(gradient.reading));
   }
   for (const Watched& watched : parameters_) weights.add(norm(watched.last));
-  const HealthEvent health = judge_.take(step.number, /*whole=*/true, gradients.norm(), weights.norm());
-  if (is_read || health.bad != 0) recorder_.on_health(health);  // no row at all is better than a healthy one
+  const hunt::StepVerdict verdict = judge_.take(step.number, /*whole=*/true);
+  if (!is_read && verdict.bad == 0) return;  // no row at all is better than a healthy one
+  recorder_.on_health(verdict.health(step.number, gradients.norm(), weights.norm()));
 }
 
 }  // namespace nanhunt::hooks
