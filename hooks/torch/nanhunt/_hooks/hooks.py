@@ -411,7 +411,6 @@ def _grad(session: Session, original: Callable[..., Any], args: tuple[Any, ...],
         session.tap.begin_backward()
     session.notify("before_grad", bound.get("outputs"), bound.get("inputs"), bound)
     result = None
-    session.judge.enter(steps.LOSS)
     _in_backward += 1
     try:
         result = original(*args, **kwargs)
