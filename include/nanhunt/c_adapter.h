@@ -35,7 +35,8 @@ typedef struct nanhunt_call {
 NANHUNT_API int64_t nanhunt_intern_call(nanhunt_recorder* recorder, const nanhunt_call* call);
 
 /* Rows of 64-bit words, one after the other. A value is four words:
- *   data (address; 0: not available; NANHUNT_WAS_FINITE: the same, and all numbers were finite), identity, offset (in elements from the start of the storage), layout number
+ *   data (address; 0: not available; NANHUNT_WAS_FINITE: the same, and all numbers were finite), identity, offset (in
+ *   elements from the start of the storage), layout number
  * where identity = storage << 24 | version; 0: unknown. A version that would pass 2^24 - 1 needs a new storage number.
  * With a stream's number in the layout word's upper half (NANHUNT_ON_STREAM) the address is one of its device.
  *   op       NANHUNT_ROW_OP, call, step, micro_batch, phase, module text, call site text,

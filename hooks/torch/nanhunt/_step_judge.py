@@ -11,13 +11,12 @@ from functools import partial
 from nanhunt import _library as lib
 
 # How far a step has come.
-(BEGUN, SUSPECT, FORWARD, SCALE_APPLIED, LOSS, BACKWARD, UNSCALED, CLIPPED, RAISED, OPTIMIZER, UPDATED, ENDED, GIVEN_UP,
- EXCEPTION, EXITED) = range(15)
+SUSPECT, FORWARD, SCALE_APPLIED, LOSS, BACKWARD, UNSCALED, CLIPPED, RAISED, OPTIMIZER, UPDATED = range(1, 11)
 TRAINED, HAS_GRADIENTS, SCALED, USUAL = 1, 2, 4, 8  # facts
 READS_AGAIN = 2
 GIVES_UP, GIVES_UP_IF_BAD_NUMBER = 1, 2
-NOTHING, SPENT, TAKEN = range(3)   # what follows of what is bad
-DROPPED, SHOWN, KEPT = range(3)    # what becomes of operations that were held
+NOTHING, TAKEN = 0, 2  # what follows of what is bad; between them: it is told without its operations
+DROPPED, KEPT = 0, 2   # what becomes of operations that were held; between them: an example of healthy ones
 
 
 class StepJudge:

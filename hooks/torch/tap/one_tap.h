@@ -23,7 +23,11 @@ namespace nanhunt::tap {
 
 struct Tap {
   Tap(const Recording& to, std::int64_t loss, std::vector<std::string> theirs)
-      : to(to), rows(this->to, state, mutex, loss, std::move(theirs)), collectives(rows, this->to, state), lasting(rows, this->to, state), graphs(rows) {}
+      : to(to),
+        rows(this->to, state, mutex, loss, std::move(theirs)),
+        collectives(rows, this->to, state),
+        lasting(rows, this->to, state),
+        graphs(rows) {}
 
   Recording to;
   State own;

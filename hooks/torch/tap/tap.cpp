@@ -129,7 +129,8 @@ void heard(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* 
   if (g_on.load(std::memory_order_acquire) != nullptr && !below.passes()) {
     const Watching watching;
     Tap* const tap = g_on.load(std::memory_order_acquire);
-    if (tap != nullptr && tap->state->compiling == 0 && g_deaf.load(std::memory_order_relaxed) != &t_here && !passes_python_by(*tap, below, *stack)) {
+    if (tap != nullptr && tap->state->compiling == 0 && g_deaf.load(std::memory_order_relaxed) != &t_here &&
+        !passes_python_by(*tap, below, *stack)) {
       return watch(*tap, below, stack);
     }
   }

@@ -90,8 +90,8 @@ enum OpFlag : std::uint32_t {
   kNumpy = 32768,       // tools/nanhunt/repro/show_op.py computes it
   kNumpyGradient = 65536,  // and its gradient
   kSubtracts = 131072,  // self - alpha * other
-  kCompiled = 524288,   // a graph of many ops, of which only what comes in and goes out is seen
   kGapsInDerivative = 262144,  // gives vectors whose derivative divides by differences of the values: eigh, svd
+  kCompiled = 524288,   // a graph of many ops, of which only what comes in and goes out is seen
 };
 
 // When is an output element that is 0 a lost value? The exact result must be non-zero.

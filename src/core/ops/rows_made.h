@@ -22,6 +22,7 @@ constexpr Row kConstantsLike = Row(kWritesConstant | kReadsShape);
 
 constexpr Row kMadeRows[] = {
     op("compiled_graph", kCompiled),
+
     op("all", kIndices),
     op("any", kIndices),
     op("arange", kIndices),

@@ -25,7 +25,8 @@ struct LostUpdates {
 
 // Of the first output, where that is written in place in fp16 or bf16 in phase optimizer, update or data by add_, sub_,
 // addcdiv_, mul_ or lerp_ by a number, or a fused SGD, Adam or AdamW; in phase update a sum as well, which may be copied
-// into an average. nullopt: another op, or operands that were not read, have gaps or broadcast. Of a fused op the change is computed from the state as stored, and is known to 2 %.
+// into an average. nullopt: another op, or operands that were not read, have gaps or broadcast. Of a fused op the change
+// is computed from the state as stored, and is known to 2 %.
 std::optional<LostUpdates> count_lost_updates(const OpEvent& event);
 // Of an op whose output and operands the host cannot read: what there is to count for whoever can. The views are the
 // event's; nullptr: not used.

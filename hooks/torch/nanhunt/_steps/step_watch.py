@@ -256,7 +256,7 @@ class StepWatch(Listener):
     def weights_are_due(self, step: int, grows: bool) -> bool:
         """In the first steps, now and then, and where gradients grow: whether the weights grow as well. Where no loss
         would show that they are bad: always."""
-        return step % _WEIGHTS_EVERY == 0 or step < _WEIGHTS_EVERY or grows or not self.session.judge.facts() & TRAINED
+        return step % _WEIGHTS_EVERY == 0 or step < _WEIGHTS_EVERY or grows or self.is_without_loss()
 
     def is_without_loss(self) -> bool:
         """The program has given its parameters gradients by other means than a backward."""
@@ -346,7 +346,4 @@ class StepWatch(Listener):
                 bad = session.judge.record(session.recorder.handle, step, whole, not facts.unread, facts.gradient_norm)
                 session.faults.suspected |= bad > 0
 
-        if session.pending.items:
-            session.pending.later(write_health)
-        else:
-            write_health()
+        session.pending.later(write_health)
