@@ -57,6 +57,8 @@ NANHUNT_API uint64_t nanhunt_recorder_anomalies(const nanhunt_recorder* recorder
 NANHUNT_API uint64_t nanhunt_recorder_bad_since(const nanhunt_recorder* recorder, uint64_t seq);
 /* Ops so far at which badness began: their outputs are not finite in a way in which no input was. */
 NANHUNT_API uint64_t nanhunt_recorder_origins(const nanhunt_recorder* recorder);
+/* Of these, the ones in phases optimizer and update: what they wrote is there in the next step as well. */
+NANHUNT_API uint64_t nanhunt_recorder_origins_that_last(const nanhunt_recorder* recorder);
 /* The attempt's folder; valid while the recorder is open. */
 NANHUNT_API const char* nanhunt_recorder_folder(const nanhunt_recorder* recorder);
 
@@ -161,8 +163,15 @@ NANHUNT_API nanhunt_status nanhunt_record_collective(nanhunt_recorder* recorder,
  * says how steps went (steps, health, norms, scaler, notes) is kept in any case. While it is held all ops must be told:
  * what an op takes is trusted as under trust_inputs. At most 64 MiB are held: past that rows
  * of ops without bad numbers go, counted, and what is left goes to the trace. A flush keeps what is held. */
-enum { NANHUNT_HOLD = 0, NANHUNT_KEEP = 1, NANHUNT_DROP = 2 };
+enum { NANHUNT_HOLD = 0, NANHUNT_KEEP = 1, NANHUNT_DROP = 2, NANHUNT_LATER = 3 };
 NANHUNT_API nanhunt_status nanhunt_recorder_hold(nanhunt_recorder* recorder, int32_t action);
+/* NANHUNT_LATER ends a hold whose contents are still being read on a device: what comes waits behind it. Once the oldest
+ * such hold is due (1; 0: not yet; asking never waits) its origins are counted, and it is kept or dropped. What is told
+ * between two calls of nanhunt_recorder_add_to_hold(), on and off, belongs to it. One of which nothing is heard for
+ * eight steps is kept. */
+NANHUNT_API int32_t nanhunt_recorder_hold_is_due(nanhunt_recorder* recorder);
+NANHUNT_API nanhunt_status nanhunt_recorder_add_to_hold(nanhunt_recorder* recorder, int32_t on);
+NANHUNT_API nanhunt_status nanhunt_recorder_decide_hold(nanhunt_recorder* recorder, int32_t action);
 /* The number that the next op row will get. */
 NANHUNT_API uint64_t nanhunt_recorder_next_seq(const nanhunt_recorder* recorder);
 

@@ -219,6 +219,10 @@ uint64_t nanhunt_recorder_origins(const nanhunt_recorder* recorder) {
   return recorder == nullptr ? 0 : recorder->recorder->origins();
 }
 
+uint64_t nanhunt_recorder_origins_that_last(const nanhunt_recorder* recorder) {
+  return recorder == nullptr ? 0 : recorder->recorder->origins_that_last();
+}
+
 const char* nanhunt_recorder_folder(const nanhunt_recorder* recorder) {
   return recorder == nullptr ? "" : recorder->recorder->attempt_dir().c_str();
 }

@@ -69,8 +69,35 @@ nanhunt_status nanhunt_record_health(nanhunt_recorder* recorder, const nanhunt_h
 
 nanhunt_status nanhunt_recorder_hold(nanhunt_recorder* recorder, int32_t action) {
   return recording(recorder, [&](nanhunt_recorder& to) {
-    to.recorder->on_hold(enum_of("action", action, record::HoldAction::kDrop));
+    const auto what = enum_of("action", action, record::HoldAction::kLater);
+    if (what == record::HoldAction::kLater) {
+      const DeviceTurn turn(to);
+      if (turn) to.devices.end_step(*to.recorder);
+    }
+    to.recorder->on_hold(what);
   });
+}
+
+int32_t nanhunt_recorder_hold_is_due(nanhunt_recorder* recorder) {
+  int32_t due = 0;
+  const nanhunt_status right = recording(recorder, [&](nanhunt_recorder& to) {
+    const DeviceTurn turn(to);
+    if (turn) to.devices.poll(*to.recorder);
+    due = to.recorder->is_hold_due() ? 1 : 0;
+  });
+  return right == NANHUNT_OK ? due : 0;
+}
+
+nanhunt_status nanhunt_recorder_decide_hold(nanhunt_recorder* recorder, int32_t action) {
+  return recording(recorder, [&](nanhunt_recorder& to) {
+    const auto what = enum_of("action", action, record::HoldAction::kDrop);
+    if (what == record::HoldAction::kHold) throw Misuse("expected NANHUNT_KEEP or NANHUNT_DROP, got NANHUNT_HOLD");
+    to.recorder->decide_hold(what);
+  });
+}
+
+nanhunt_status nanhunt_recorder_add_to_hold(nanhunt_recorder* recorder, int32_t on) {
+  return recording(recorder, [&](nanhunt_recorder& to) { to.recorder->add_to_due_hold(on != 0); });
 }
 
 nanhunt_status nanhunt_record_norm(nanhunt_recorder* recorder, uint32_t step, int32_t kind, const char* path,

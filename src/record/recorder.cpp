@@ -65,10 +65,10 @@ class RecorderImpl final : public NumberingRecorder {
   }
 
   void on_op(const OpEvent& event) noexcept override {
-    add_op([&] { return builder_.add_op(event); });
+    add_op(event, [&] { return builder_.add_op(event); });
   }
   void on_op(const OpEvent& event, const OpNumbers& numbers) noexcept override {
-    add_op([&] { return builder_.add_op(event, numbers); });
+    add_op(event, [&] { return builder_.add_op(event, numbers); });
   }
   void on_mark(const MarkEvent& event) noexcept override {
     guarded(&Dropped::other, [&] {
@@ -168,7 +168,7 @@ class RecorderImpl final : public NumberingRecorder {
         builder_.trust_inputs(true);
         return;
       }
-      if (!holding_) return;
+      if (!holding_) return;  // kLater: whoever stands before this decides
       holding_ = false;
       builder_.trust_inputs(false);
       if (action == HoldAction::kDrop && !hold_is_shown_) {
@@ -180,6 +180,10 @@ class RecorderImpl final : public NumberingRecorder {
       }
     });
   }
+
+  bool is_hold_due() noexcept override { return false; }
+  void decide_hold(HoldAction) noexcept override {}
+  void add_to_due_hold(bool) noexcept override {}
 
   // A forked child has no writer thread: it records nothing and leaves the parent's file alone. Request before any lock
   // is taken: whoever held it at the fork is not here to give it back.
@@ -209,6 +213,9 @@ class RecorderImpl final : public NumberingRecorder {
     }
   }
   std::uint64_t origins() const noexcept override { return origins_.load(std::memory_order_relaxed); }
+  std::uint64_t origins_that_last() const noexcept override {
+    return origins_that_last_.load(std::memory_order_relaxed);
+  }
   void on_launch(std::uint64_t first, std::uint64_t count) noexcept override {
     if (in_forked_child()) return;
     try {
@@ -304,12 +311,16 @@ class RecorderImpl final : public NumberingRecorder {
   }
 
   template <typename Add>
-  void add_op(Add add) noexcept {
+  void add_op(const OpEvent& event, Add add) noexcept {
     guarded(&Dropped::ops, [&] {
       const bool anomalous = add();
       ++ops_;
       if (!anomalous) return;
-      if (builder_.began()) origins_.fetch_add(1, std::memory_order_relaxed);
+      if (builder_.began()) {
+        origins_.fetch_add(1, std::memory_order_relaxed);
+        const bool lasts = event.phase == Phase::kOptimizer || event.phase == Phase::kUpdate;
+        if (lasts) origins_that_last_.fetch_add(1, std::memory_order_relaxed);
+      }
       if (holding_ && builder_.began_number() && !bad_since_) bad_since_ = BatchQueue::Clock::now();
       if (anomalies_.fetch_add(1, std::memory_order_relaxed) == 0) hand_over_soon_ = true;
       try {
@@ -327,7 +338,7 @@ class RecorderImpl final : public NumberingRecorder {
   void hand_over_if_due() {
     const std::size_t ops = builder_.rows().batch.ops.size();
     std::size_t bytes = builder_.bytes();
-    if (holding_ && !is_hold_due() && !is_hold_full(bytes)) return;
+    if (holding_ && !is_shown_early() && !is_hold_full(bytes)) return;
     const auto now = BatchQueue::Clock::now();
     if (!oldest_row_) oldest_row_ = now;
     const bool asked = hand_over_soon_ || replay_ends_ || tick_waits_.load(std::memory_order_relaxed) ||
@@ -352,7 +363,7 @@ class RecorderImpl final : public NumberingRecorder {
     if (replay_ends_) in_replay_ = replay_ends_ = false;
   }
   // Where badness began in the hold, a kill loses no more of it than of what is not held. Most steps end before.
-  bool is_hold_due() {
+  bool is_shown_early() {
     if (!hold_is_shown_ && (!bad_since_ || BatchQueue::Clock::now() - *bad_since_ < queue_age_of(options_.flush_ms))) return false;
     if (!std::exchange(hold_is_shown_, true)) hand_over_soon_ = true;
     return true;
@@ -435,7 +446,7 @@ class RecorderImpl final : public NumberingRecorder {
     }
     try {
       learn_of_failure();
-      if (closed_ || (holding_ && !is_hold_due()) || builder_.empty() || !queue_->has_room(builder_.bytes())) return;
+      if (closed_ || (holding_ && !is_shown_early()) || builder_.empty() || !queue_->has_room(builder_.bytes())) return;
       push();
     } catch (...) {  // no memory: the next tick tries again
     }
@@ -448,7 +459,7 @@ class RecorderImpl final : public NumberingRecorder {
   mutable std::mutex mutex_;  // held during an event, also while the event waits for room
   RowBuilder builder_;
   std::uint64_t ops_ = 0, marks_ = 0;
-  std::atomic<std::uint64_t> anomalies_{0}, origins_{0};
+  std::atomic<std::uint64_t> anomalies_{0}, origins_{0}, origins_that_last_{0};
   BadOps bad_ops_;
   Dropped dropped_, unreported_;               // here, not by the writer; unreported: no DropRecord tells of them yet
   std::uint64_t failures_known_ = 0;           // WriterThread::failed_writes() that the rows at hand take into account

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 PACKAGE = Path(__file__).absolute().parent  # not resolved: a build tree links to the sources
-API_VERSION = 8
+API_VERSION = 9
 
 OK, USAGE, NOT_FOUND = 0, 1, 2
 F16, BF16, F32, F64, E4M3FN, E5M2, I64, I32, U8, BOOL = range(10)
@@ -24,7 +24,7 @@ ROW_OP, ROW_MARK, ROW_RELEASE, ROW_CHECK = 1, 2, 3, 4
 NO_REDUCTION, SUM, AVG, MIN, MAX, PRODUCT = range(6)
 NO_SEQ = (1 << 64) - 1
 READ_NORM, READ_CHECKSUM = 1, 2
-HOLD, KEEP, DROP = range(3)
+HOLD, KEEP, DROP, LATER = range(4)
 MODULE, AUTOCAST, BACKWARD_IN_AUTOCAST, NARROW_PARAMETERS, FOREIGN_PARAMETERS = range(5)
 HAS_NAN, HAS_POS_INF, HAS_NEG_INF = 1, 2, 4
 
@@ -116,8 +116,7 @@ class State(c.Structure):
     """`State` of tap/recording.h: where the run is. Read by the tap at each op."""
 
     _fields_ = [("step", _i64), ("micro_batch", _i64), ("phase", _i64), ("kernels", _i64), ("bad_number", _i64),
-                ("bad_copy", _i64), ("looked", _i64), ("wrote", _i64), ("wrote_weights", _i64), ("births", _i64),
-                ("held", _i64), ("stepped", _i64), ("wanted", _i64), ("compiling", _i64)]
+                ("left_bad", _i64), ("looked", _i64), ("wrote", _i64), ("wrote_weights", _i64), ("held", _i64), ("stepped", _i64), ("wanted", _i64), ("compiling", _i64)]
 
 
 class HasState:
@@ -181,9 +180,13 @@ _PROTOTYPES = {
     "nanhunt_recorder_anomalies": (_u64, [_ptr]),
     "nanhunt_recorder_folder": (_text, [_ptr]),
     "nanhunt_recorder_origins": (_u64, [_ptr]),
+    "nanhunt_recorder_origins_that_last": (_u64, [_ptr]),
     "nanhunt_recorder_next_seq": (_u64, [_ptr]),
     "nanhunt_recorder_bad_since": (_u64, [_ptr, _u64]),
     "nanhunt_recorder_hold": (_i32, [_ptr, _i32]),
+    "nanhunt_recorder_hold_is_due": (_i32, [_ptr]),
+    "nanhunt_recorder_add_to_hold": (_i32, [_ptr, _i32]),
+    "nanhunt_recorder_decide_hold": (_i32, [_ptr, _i32]),
     "nanhunt_record_norm": (_i32, [_ptr, _u32, _i32, _text, _f64, _f64]),
     "nanhunt_record_not_heard": (_i32, [_ptr, _u32, _i32, _text]),
     "nanhunt_record_changed": (_i32, [_ptr, _u32, _text, _u64, _u32, _i32]),

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """What has to wait for numbers from a device, in the order in which it came: readings of a step, then its rows.
 
-Where nothing is on its way, which is always so on the CPU, everything is done at once.
+Where nothing is on its way, which is always so on the CPU, everything is done at once. What belongs to a step whose
+operations are held waits until it is over and all of them have come: see `begin_hold`.
 """
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nanhunt._device import Fetch
     from nanhunt._session import Session
+    from nanhunt._steps.hold import Hold
 
 LOST = "unread values: readings of a device that were lost"  # the analyzer knows its beginning
 
@@ -21,6 +24,26 @@ class Pending:
         self._session = session
         self.items: deque[tuple[Sequence[Fetch], Callable[[], None], Callable[[], None]]] = deque()
         self._busy = False
+        self.holds = False  # what comes is of a step that is held
+        self._hold: Hold | None = None  # whose part is being done
+
+    def begin_hold(self, hold: Hold) -> None:
+        """What comes from here on is of this step, until `end_hold`."""
+        def begin() -> None:
+            self._hold = hold
+
+        self.holds = True
+        self.items.append(((hold,), begin, _nothing))
+
+    def end_hold(self, decide: Callable[[], None]) -> None:
+        def end() -> None:
+            try:
+                decide()
+            finally:
+                self._hold = None
+
+        self.holds = False
+        self.items.append(((), end, _nothing))
 
     def later(self, act: Callable[[], None]) -> None:
         """Does it when all that came before is known: now, where nothing is on its way."""
@@ -57,18 +80,22 @@ class Pending:
                     if wait:
                         for fetch in fetches:
                             fetch.wait()
-                    elif not all(fetch.is_here() for fetch in fetches):
+                    if not all(fetch.is_here() for fetch in fetches):
                         return
                 except Exception as error:  # the device is lost
                     self._session.note(f"{LOST}: {type(error).__name__}")
                     act = otherwise
                 self.items.popleft()
                 try:
-                    act()
+                    with self._hold or _NO_HOLD:
+                        act()
                 except Exception as error:
                     self._session.failed(error, "what a device has read")
         finally:
             self._busy = False
+
+
+_NO_HOLD: AbstractContextManager[None] = nullcontext()
 
 
 def _nothing() -> None:

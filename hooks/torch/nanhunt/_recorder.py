@@ -209,6 +209,23 @@ class Recorder:
             self.refused += 1
         return readings, bad.value
 
+    # A step whose operations are held, and of which a device has not told all.
+    def hold_is_due(self) -> bool:
+        """Whether all of the oldest one has come. Never waits."""
+        return bool(self.fast.nanhunt_recorder_hold_is_due(self.handle))
+
+    def add_to_hold(self, on: bool) -> None:
+        """Rows that are told while this is on are that one's."""
+        self._did(self.fast.nanhunt_recorder_add_to_hold(self.handle, int(on)))
+
+    def decide_hold(self, action: int) -> None:
+        """What becomes of it: lib.KEEP or lib.DROP."""
+        self._did(self.fast.nanhunt_recorder_decide_hold(self.handle, action))
+
+    def origins_that_last(self) -> int:
+        """Of those that have come: in an optimizer, or in an update by the program."""
+        return int(self.fast.nanhunt_recorder_origins_that_last(self.handle))
+
     def origins(self) -> int:
         """Ops at which badness began so far."""
         return int(self.fast.nanhunt_recorder_origins(self.handle))

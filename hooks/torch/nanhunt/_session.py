@@ -458,7 +458,7 @@ class Session(lib.HasState):
         self.overran = False
         self.facts, self.scaler = StepFacts(), None
         self.judge.end(ending, overran)
-        self.state.bad_number = self.state.bad_copy = self.state.wrote = self.state.stepped = 0
+        self.state.bad_number = self.state.left_bad = self.state.wrote = self.state.stepped = 0
         self.state.compiling = 0  # should a compilation have ended without a word
         self.drops.end_step()
         self.state.step += 1

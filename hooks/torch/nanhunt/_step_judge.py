@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from nanhunt import _library as lib
+from nanhunt._step_mode import StepMode
 
 # How far a step has come.
 SUSPECT, FORWARD, SCALE_APPLIED, LOSS, BACKWARD, UNSCALED, CLIPPED, RAISED, OPTIMIZER, UPDATED = range(1, 11)
@@ -59,7 +60,7 @@ class StepFacts:
     """What is known of one step. Where a device computes it, some of it comes when the next one runs."""
 
     __slots__ = ("loss", "factor", "skipped", "gradients_are_bad", "unread", "is_read_further",
-                 "gradient_norm")
+                 "gradient_norm", "mode")
 
     def __init__(self) -> None:
         self.loss: float | None = None  # unscaled, where it could be read without waiting
@@ -69,3 +70,4 @@ class StepFacts:
         self.unread = False  # a boundary was not judged: what is not known to be bad is not known to be healthy
         self.is_read_further = False  # what is read of bad steps only was read
         self.gradient_norm = math.nan
+        self.mode: StepMode | None = None  # how it was heard, once it is over

@@ -53,7 +53,7 @@ class Lasting {
           put(checks, *quad);
         }
       } else if (before.checksum != now.checksum && (now.bad || Births::is_gross(before.amax, now.amax))) {
-        state_->bad_copy = 1;
+        state_->left_bad = 1;
         rows_.held.report_changed(now.tensor, before.step);
       } else if (before.checksum != now.checksum) {
         // Through NumPy, or a memory error: PyTorch's users do the first on purpose, so what stays as large is no finding.

@@ -56,7 +56,7 @@ struct Tap {
     const std::uint64_t first = rows.held.first_reported();
     kept.keep(plan, plan.writes || plan.collective ? given.saved.take(plan, given.args) : given.args, stack, first, to.next_seq(to.self) - first);
     plan.armed |= 1u << static_cast<unsigned>(state->phase);
-    if (rows.held.ring.is_held()) ++state->births;
+    if (rows.phase() == NANHUNT_PHASE_OPTIMIZER || rows.phase() == NANHUNT_PHASE_UPDATE) state->left_bad = 1;
   }
 
   // In validation: the first one is kept.

@@ -51,13 +51,13 @@ struct State {
   std::int64_t step = 0, micro_batch = 0, phase = 0;
   std::int64_t kernels = 0;  // 1: those of a GPU are watched
   std::int64_t bad_number = 0;  // set by the tap: forward or loss made a single number that is not finite
-  // Set by the tap: badness began where a copy of a parameter that lasts was written, or contents changed past PyTorch.
-  std::int64_t bad_copy = 0;
+  // Set by the tap: badness began in what the step leaves behind: what its optimizer wrote, or the program between steps,
+  // or contents that changed past PyTorch.
+  std::int64_t left_bad = 0;
   std::int64_t looked = 0;      // set by the tap: the program has read a number that it made of gradients
   std::int64_t wrote = 0;       // set by the tap: an op of the program's own wrote between backward and the optimizer
   // Set by the tap: one wrote weights, or copies of them that last, between two steps; and copies of 16 bits.
   std::int64_t wrote_weights = 0;
-  std::int64_t births = 0;  // set by the tap: places where badness began, in the step that is held
   std::int64_t held = 0;    // set by the tap: rows of the step stay in memory, unread
   std::int64_t stepped = 0;  // set by the tap: the program itself wrote parameters after backward
   std::int64_t wanted = 0;  // set by the tap: one of them is no mask, and its rows went to the recorder

@@ -105,7 +105,7 @@ void watch(Tap& tap, const Below& below, c10::Stack* stack) {
         tap.rows.after(*plan, given, *stack, site);
         began = tap.rows.held.began();
         std::vector<at::Tensor> copies;
-        if (tap.rows.mark_copies(*plan, given, *stack, tap.kept.on() && began, copies)) tap.state->bad_copy = 1;
+        if (tap.rows.mark_copies(*plan, given, *stack, tap.kept.on() && began, copies)) tap.state->left_bad = 1;
         if (!copies.empty()) tap.lasting.note(copies, true);
         if (tap.rows.phase() == NANHUNT_PHASE_VALIDATION) tap.note_bad_number(BadNumber(given.args), *plan, *stack, site);
       }

@@ -210,6 +210,28 @@ class DeferredRecorder::DeferredOp final : public DeferredEvent {
   std::unique_ptr<KeptEvidence> findings_;
 };
 
+// The end of a hold of which nobody has said yet what becomes of it.
+class DeferredRecorder::DeferredHold final : public DeferredEvent {
+ public:
+  explicit DeferredHold(DeferredRecorder& of) : of_(of) { wait_for(kNobody); }
+  void decide(HoldAction action) {
+    action_ = action;
+    numbers.clear();
+  }
+  void report(NumberingRecorder& next) override {
+    if (const auto at = std::ranges::find(of_.undecided_, this); at != of_.undecided_.end()) {
+      of_.undecided_.erase(at);
+      ++of_.given_up_;
+    }
+    next.on_hold(action_);
+  }
+
+ private:
+  static constexpr std::uint64_t kNobody = ~std::uint64_t{0};  // no contents have this number
+  DeferredRecorder& of_;
+  HoldAction action_ = HoldAction::kKeep;
+};
+
 template <class Report>
 class DeferredRecorder::DeferredReport final : public DeferredEvent {
  public:
@@ -255,7 +277,7 @@ void DeferredRecorder::in_order(bool late, Pass pass, Hold hold, std::uint64_t R
   if (in_forked_child()) return;
   try {
     const std::lock_guard lock(mutex_);
-    if (held_.empty() && !late) return pass();
+    if (!late && (held_.empty() || (adds_to_hold_ && is_due()))) return pass();
     try {
       hold();
     } catch (...) {  // no memory to hold it
@@ -557,7 +579,48 @@ void DeferredRecorder::on_storage_released(std::uint64_t storage) noexcept {
            [&] { hold(0, [storage](NumberingRecorder& next, const auto&) { next.on_storage_released(storage); }); });
 }
 
+bool DeferredRecorder::is_due() const { return !undecided_.empty() && held_.front().get() == undecided_.front(); }
+
+bool DeferredRecorder::is_hold_due() noexcept {
+  if (in_forked_child()) return false;
+  const std::lock_guard lock(mutex_);
+  return given_up_ > 0 || is_due();
+}
+
+void DeferredRecorder::decide_hold(HoldAction action) noexcept {
+  if (in_forked_child()) return;
+  const std::lock_guard lock(mutex_);
+  if (given_up_ > 0) {
+    --given_up_;
+  } else if (!undecided_.empty()) {
+    DeferredHold& hold = *undecided_.front();
+    undecided_.pop_front();
+    forget(hold);
+    hold.decide(action);
+    report_ready();
+  }
+}
+
+void DeferredRecorder::add_to_due_hold(bool on) noexcept {
+  if (in_forked_child()) return;
+  const std::lock_guard lock(mutex_);
+  adds_to_hold_ = on;
+}
+
 void DeferredRecorder::on_hold(HoldAction action) noexcept {
+  if (action == HoldAction::kLater) {
+    return in_order(/*late=*/true, [] {}, [&] {
+      auto hold = std::make_unique<DeferredHold>(*this);
+      undecided_.push_back(hold.get());
+      try {
+        keep(std::move(hold));
+      } catch (...) {  // it goes on into the next one, and is kept with it
+        undecided_.pop_back();
+        ++given_up_;
+        throw;
+      }
+    });
+  }
   in_order(false, [&] { next_->on_hold(action); },
            [&] { hold(0, [action](NumberingRecorder& next, const auto&) { next.on_hold(action); }); });
 }

@@ -69,8 +69,12 @@ class DeferredRecorder final : public NumberingRecorder {
   std::uint64_t next_seq() const noexcept override;
   std::uint64_t bad_since(std::uint64_t seq) const noexcept override { return next_->bad_since(seq); }
   std::uint64_t origins() const noexcept override { return next_->origins(); }
+  std::uint64_t origins_that_last() const noexcept override { return next_->origins_that_last(); }
   void on_launch(std::uint64_t first, std::uint64_t count) noexcept override;
   void on_hold(HoldAction action) noexcept override;
+  bool is_hold_due() noexcept override;
+  void decide_hold(HoldAction action) noexcept override;
+  void add_to_due_hold(bool on) noexcept override;
   bool in_forked_child() const noexcept override { return next_->in_forked_child(); }
 
   RecorderCounters counters() const override;
@@ -82,12 +86,14 @@ class DeferredRecorder final : public NumberingRecorder {
  private:
   class DeferredEvent;
   class DeferredOp;
+  class DeferredHold;
   template <class Report>
   class DeferredReport;
 
   template <class Report>
   void hold(std::size_t bytes, Report report, std::span<const ValueView> views = {});
   void keep(std::unique_ptr<DeferredEvent> event);
+  bool is_due() const;
   void keep_bound() noexcept;  // gives up the oldest
   void report_ready() noexcept;
   void forget(const DeferredEvent& event) noexcept;  // nothing that comes is for it any more
@@ -110,6 +116,9 @@ class DeferredRecorder final : public NumberingRecorder {
   std::unordered_multimap<std::uint64_t, DeferredEvent*> waiting_;  // views of several events may share a number
   std::size_t bytes_ = 0;
   std::uint64_t steps_ = 0, ops_ = 0;  // ops: held ones
+  std::deque<DeferredHold*> undecided_;  // of held ones
+  std::uint64_t given_up_ = 0;           // holds that nobody has decided about, and that were kept
+  bool adds_to_hold_ = false;
   RecorderCounters lost_;              // events that there was no memory for
 };
 

@@ -251,6 +251,10 @@ void DeviceReader::end_step(Recorder& recorder) {
   for (Stream& stream : streams_) hand_over(stream, recorder);
 }
 
+void DeviceReader::poll(Recorder& recorder) {
+  for (Stream& stream : streams_) poll(stream, recorder);
+}
+
 void DeviceReader::settle(Recorder& recorder) {
   for (Stream& stream : streams_) {
     const bool capturing = stream.capturing();

@@ -59,6 +59,7 @@ class DeviceReader {
     for (Stream& stream : streams_) stream.contents.release(storage);
   }
   void end_step(Recorder& recorder);
+  void poll(Recorder& recorder);    // reports what has come, without a wait
   void settle(Recorder& recorder);  // waits for what is under way, but not for a stream that is captured
   void close(Recorder& recorder);   // the same, and nothing is under way afterwards
   void abandon() noexcept;          // in a forked child: what is the parent's stays as it is

@@ -64,8 +64,11 @@ class BadSteps:
         if answer == NOTHING:
             return
         self._write_norms()
-        if session.mode is StepMode.UNHEARD:
+        over = snapshot.facts.mode
+        if (over or session.mode) is StepMode.UNHEARD:
             self._not_heard(snapshot)
+        elif answer == TAKEN and over is not None:
+            snapshot.facts.mode = StepMode.KEPT
         elif answer == TAKEN:
             self.keep()
 

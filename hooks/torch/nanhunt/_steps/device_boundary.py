@@ -2,7 +2,8 @@
 """The boundary of a step on a device: everything is read there, and judged when the numbers have come.
 
 They come for free where a loss scaler reads its own flag: what was launched before it is known after it. Elsewhere the
-run goes on, and the step is judged while the next one runs. A step whose operations are heard is waited for.
+run goes on, and the step is judged while the next one runs. Waited for is the first step, and any whose operations are
+copied to the host.
 """
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _Tensor = torch.Tensor
 Here = tuple[list[str], tuple[Sequence[float], Sequence[float]], list[str]]  # gradients of the CPU, as they were read
 SCALER, LATE, SYNC = "the loss scaler's own read", "deferred", "sync"
-WAITS = "waits for the device that the watch has added: in steps whose operations are heard, one each"
+WAITS = "waits for the device that the watch has added: in steps that are judged when they end, one each"
 CAPTURED = "steps that are captured into a CUDA graph"
 
 
@@ -109,6 +110,8 @@ class DeviceBoundary:
     def _choose(self, snapshot: StepSnapshot, optimizer: torch.optim.Optimizer | None,
                 away: Sequence[tuple[str, _Tensor]]) -> str:
         kind = away[0][1].device.type
+        if self.session.pending.holds:
+            return self._note(kind, LATE, "steps are judged while the next one runs, nothing is waited for")
         if any(_device.lane_of(d).waits for d in dict.fromkeys(t.device for _, t in away)):
             return self._note(kind, SYNC, "nothing else is known there")
         if snapshot.scaler is not None and snapshot.scaled and getattr(snapshot.scaler, "_enabled", True):

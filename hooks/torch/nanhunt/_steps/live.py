@@ -24,9 +24,11 @@ from nanhunt._ranks import rank_and_world
 from nanhunt._step_judge import DROPPED, KEPT
 from nanhunt._step_mode import StepMode
 from nanhunt._steps.bad_steps import LEFT_OUT
+from nanhunt._steps.hold import Hold
 from nanhunt._steps.origin import prove
 
 if TYPE_CHECKING:
+    from nanhunt._recorder import Recorder
     from nanhunt._session import Session
     from nanhunt._steps.step_watch import StepWatch
     from nanhunt._tap.values import Values
@@ -129,7 +131,9 @@ class Live(Listener):
         self._began = time.perf_counter()
         self._narrow = False  # one of them has parameters of 16 bits
         self._on_device = False  # known when the recorder is open: a program may bring a device
-        self._births = -1     # of the step, when optimizers began; -1: none has
+        self._hold: Hold | None = None  # of the step, where a device tells of it later
+        self._decides_later = False
+        self._lasting = 0     # origins that last, of steps about which that was decided
         self._was_heard = True
         session.listeners = self._unheard
         session.before_step_row = self._before_step_row  # type: ignore[method-assign]
@@ -162,6 +166,8 @@ class Live(Listener):
             # statistics; what is known of averages begins after the first step.
             if self._on_device or self.budget.steps < 2 or self.is_shown():
                 tap.hand_over()
+            if self._on_device:
+                self._begin_hold(recorder)
             session.notify("on_hold")
             tap.on()  # from here on: what comes before the first call of a root is part of the step
         else:
@@ -174,22 +180,18 @@ class Live(Listener):
         lasting = [*call.module.parameters(), *call.module.buffers()]
         self._narrow = self._narrow or any(t.dtype in _NARROW for t in lasting)
 
-    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._births < 0:
-            self._births = self._births_now()
-
-    def _births_now(self) -> int:
-        """Operations at which badness began in this step."""
-        recorder = self.session.recorder
-        if self._on_device and recorder is not None:
-            recorder.settle()  # an op of this step that is told in the next one would be judged as its own
-            return recorder.origins()
-        return int(self.session.state.births)
+    def _begin_hold(self, recorder: Recorder) -> None:
+        if not self._decides_later and recorder.device_counts().streams > 0:
+            recorder.settle()  # once: the first step was not held
+            self._decides_later, self._lasting = True, recorder.origins_that_last()
+        if self._decides_later:
+            self._hold = Hold(recorder)
+            self.session.pending.begin_hold(self._hold)
 
     def _before_step_row(self) -> None:
         """Rows of operations that are wanted come before that of their step."""
         session = self.session
-        wanted = session.mode is StepMode.KEPT or session.state.bad_copy or self.is_shown()
+        wanted = session.mode is StepMode.KEPT or session.state.left_bad or self.is_shown()
         if wanted and session.tap is not None and session.state.held:
             session.tap.hand_over()
             session.notify("on_kept")
@@ -202,7 +204,11 @@ class Live(Listener):
         heard = session.mode is not StepMode.UNHEARD
         self.budget.step_took(now - self._began, heard)
         self._began = now
-        self._judge(step)
+        if self._hold is not None:
+            self._hold.facts.append(session.facts)
+        else:
+            self._judge(step)
+        session.facts.mode = session.mode
         if session.overran:  # what came since its last boundary is part of the next step, which goes on as it began
             return
         if heard:
@@ -215,12 +221,12 @@ class Live(Listener):
 
     def _judge(self, step: int) -> None:
         """Whether the step, which is over, is kept for what went bad or was lost in it."""
-        session = self.session
-        if session.mode is StepMode.HELD:
-            left_bad = 0 <= self._births != self._births_now() or bool(session.state.bad_copy)
-            if (left_bad or session.state.wanted) and session.judge.keeps(step, left_bad, bool(session.state.wanted)):
-                session.mode = StepMode.KEPT
-        self._births = -1
+        session, state = self.session, self.session.state
+        if session.mode is StepMode.HELD and self._is_kept(step, bool(state.left_bad), bool(state.wanted)):
+            session.mode = StepMode.KEPT
+
+    def _is_kept(self, step: int, left_bad: bool, wanted: bool) -> bool:
+        return (left_bad or wanted) and bool(self.session.judge.keeps(step, left_bad, wanted))
 
     def is_shown(self) -> bool:
         """Whether the step is in the trace healthy as it may be."""
@@ -232,14 +238,52 @@ class Live(Listener):
         session, tap = self.session, self.session.tap
         if session.recorder is None or tap is None:
             return
-        fate = session.judge.end_held(session.state.step, session.mode is StepMode.KEPT, self._narrow)
-        if session.judge.was_left_out() and fate == DROPPED:
-            session.note(LEFT_OUT)
+        if self._hold is not None:
+            tap.hold(lib.LATER, 0, 0)
+            self._decide_later(self._hold, session.recorder)
+            self._hold = None
+            return
+        fate = self._fate(session.state.step, session.mode is StepMode.KEPT, self._narrow)
         tap.hold(lib.DROP if fate == DROPPED else lib.KEEP, 0, 0)
         if fate == KEPT:
             prove(session, tap)
 
+    def _fate(self, step: int, kept: bool, narrow: bool) -> int:
+        judge = self.session.judge
+        fate = judge.end_held(step, kept, narrow)
+        if judge.was_left_out() and fate == DROPPED:
+            self.session.note(LEFT_OUT)
+        return fate
+
+    def _decide_later(self, hold: Hold, recorder: Recorder) -> None:
+        """When the device has told all of the step, which is over. Origins are not proved: what an operation took may
+        be gone by then."""
+        state = self.session.state
+        step, left_bad, wanted, narrow = state.step, bool(state.left_bad), bool(state.wanted), self._narrow
+
+        def decide() -> None:
+            action = lib.KEEP
+            try:
+                before, self._lasting = self._lasting, recorder.origins_that_last()
+                kept = any(facts.mode is StepMode.KEPT for facts in hold.facts)
+                kept = kept or self._is_kept(step, left_bad or before != self._lasting, wanted)
+                if self._fate(step, kept, narrow) == DROPPED:
+                    action = lib.DROP
+            finally:
+                recorder.decide_hold(action)
+
+        hold.is_over = True
+        self.session.pending.end_hold(decide)
+
     def on_close(self) -> None:
-        if self.session.mode is not StepMode.UNHEARD:
-            self._judge(self.session.step)
-            self._end_hold()
+        if self.session.mode is StepMode.UNHEARD:
+            return
+        session, hold = self.session, self._hold
+        if hold is None:
+            self._judge(session.step)
+            return self._end_hold()
+        session.facts.mode = session.mode
+        hold.facts.append(session.facts)
+        self._end_hold()
+        if not session.hurries:
+            session.pending.drain()

@@ -8,8 +8,8 @@
 #include "hooks/torch/tap/export.h"
 #include "hooks/torch/tap/one_tap.h"
 
-// NANHUNT_HOLD: rows stay here, and calls at which badness begins are kept (nanhunt_tap_keep). NANHUNT_KEEP: the recorder
-// gets the rows that it has not got, and keeps them; NANHUNT_DROP: nobody wants them, and kept calls go.
+// NANHUNT_HOLD: rows stay here, and calls at which badness begins are kept (nanhunt_tap_keep). NANHUNT_KEEP and
+// NANHUNT_LATER: the recorder gets the rows that it has not got; NANHUNT_DROP: nobody wants them, and kept calls go.
 NANHUNT_TAP void nanhunt_tap_hold(void* tap, std::int32_t action, std::int64_t max_bytes, std::int64_t max_written) noexcept {
   using namespace nanhunt::tap;
   std::vector<c10::Storage> gone;
@@ -22,13 +22,13 @@ NANHUNT_TAP void nanhunt_tap_hold(void* tap, std::int32_t action, std::int64_t m
     };
     if (action == NANHUNT_HOLD) {
       t.kept.begin(max_bytes, max_written);
-      t.state->births = t.state->wanted = 0;
+      t.state->wanted = 0;
       rows.held.births.begin_step();
       if (rows.held.ring.is_handed_over()) return 0;  // held by the recorder already
       if (rows.held.ring.keeps() && !rows.held.ring.forget(t.to)) ++rows.refused;
       rows.held.ring.begin();
       t.state->held = 1;
-    } else if (action == NANHUNT_KEEP) {
+    } else if (action != NANHUNT_DROP) {
       if (!rows.held.ring.is_held()) return 0;
       rows.held.hand_over();
       report();
