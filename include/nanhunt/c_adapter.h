@@ -82,6 +82,9 @@ NANHUNT_API const char* nanhunt_recorder_folder(const nanhunt_recorder* recorder
  * each stream. While a graph is captured on a stream nothing is read on it, which is noted. The calling thread's
  * current device and last error of CUDA stay as they are. */
 NANHUNT_API int64_t nanhunt_device_stream(nanhunt_recorder* recorder, int32_t device, uint64_t stream);
+/* Whether single elements of what ops make are looked at, from here on: where bad ones are and what met there, what was
+ * lost. It is so unless this says no; then many ops whose rows come in one call are read by one launch. */
+NANHUNT_API nanhunt_status nanhunt_device_read_elements(nanhunt_recorder* recorder, int32_t on);
 /* Waits for what is being read, so that rows and origins so far are known. Where nothing is, it waits for nothing; nor
  * does it for a stream on which a graph is captured. */
 NANHUNT_API nanhunt_status nanhunt_device_settle(nanhunt_recorder* recorder);

@@ -112,6 +112,13 @@ int64_t nanhunt_device_stream(nanhunt_recorder* recorder, int32_t device, uint64
   return number;
 }
 
+nanhunt_status nanhunt_device_read_elements(nanhunt_recorder* recorder, int32_t on) {
+  return recording(recorder, [&](nanhunt_recorder& to) {
+    const DeviceTurn turn(to);
+    if (turn) to.devices.read_elements(on != 0);
+  });
+}
+
 nanhunt_status nanhunt_device_settle(nanhunt_recorder* recorder) {
   return recording(recorder, [](nanhunt_recorder& to) {
     const DeviceTurn turn(to);

@@ -116,7 +116,8 @@ class State(c.Structure):
     """`State` of tap/recording.h: where the run is. Read by the tap at each op."""
 
     _fields_ = [("step", _i64), ("micro_batch", _i64), ("phase", _i64), ("kernels", _i64), ("bad_number", _i64),
-                ("left_bad", _i64), ("looked", _i64), ("wrote", _i64), ("wrote_weights", _i64), ("held", _i64), ("stepped", _i64), ("wanted", _i64), ("compiling", _i64)]
+                ("left_bad", _i64), ("looked", _i64), ("wrote", _i64), ("wrote_weights", _i64), ("held", _i64),
+                ("stepped", _i64), ("wanted", _i64), ("compiling", _i64), ("reads", _i64)]
 
 
 class HasState:
@@ -205,6 +206,7 @@ _PROTOTYPES = {
     "nanhunt_kernels_drain": (_i32, [_ptr]),
     "nanhunt_kernels_detach": (_i32, [_ptr]),
     "nanhunt_device_stream": (_i64, [_ptr, _i32, _u64]),
+    "nanhunt_device_read_elements": (_i32, [_ptr, _i32]),
     "nanhunt_device_settle": (_i32, [_ptr]),
     "nanhunt_device_counters": (_i32, [_ptr, _ptr]),
     "nanhunt_read": (_i32, [_ptr, _text, _size, _i32, _ptr, _ptr]),

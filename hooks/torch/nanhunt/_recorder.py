@@ -191,6 +191,10 @@ class Recorder:
         number = int(self.slow.nanhunt_device_stream(self.handle, device, stream))
         return number, "" if number > 0 else self.library.last_error()
 
+    def read_elements(self, on: bool) -> None:
+        """Whether single elements of what operations make on a device are looked at, by launches of their own."""
+        self._did(self.fast.nanhunt_device_read_elements(self.handle, int(on)))
+
     def settle(self) -> None:
         """Waits for what is being read on devices: then `origins` and `bad_since` know all ops so far."""
         self._did(self.slow.nanhunt_device_settle(self.handle))

@@ -260,6 +260,7 @@ class Collectives {
     row.rank_count = call.ranks.size();
     row.shares = shares.data();
     row.share_count = shares.size() / kValueWords;
+    rows_.flush();
     if (to_.collective(to_.self, &row) != NANHUNT_OK) ++rows_.refused;
   }
 

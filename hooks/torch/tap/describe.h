@@ -96,6 +96,17 @@ class Describer {
 
   void release_hosts() { hosts_.clear(); }
 
+  // For the layout word: number << 32; 0: it cannot be read there; -1: not now.
+  std::int64_t stream_of(c10::Device device) {
+    const auto type = device.type();
+    if (type != c10::kCUDA) return to_.stream(c10::DeviceTypeName(type, true).c_str(), device.index());
+    const c10::impl::VirtualGuardImpl guard(type);
+    const c10::Stream stream = guard.getStream(device);
+    const auto [known, added] = streams_.try_emplace({device.index(), stream.id()}, -1);
+    if (known->second < 0) known->second = to_.stream(c10::DeviceTypeName(type, true).c_str(), device.index());
+    return known->second;
+  }
+
   // Whether the memory is there: storages can be shrunk under their tensors (sharded training does).
   static bool holds(const at::Tensor& t) { return holds(t, t.storage()); }
 
@@ -189,17 +200,6 @@ class Describer {
     const std::int64_t number = layout.number;
     if (number >= 0) alike.push_back(std::move(layout));
     return number;
-  }
-
-  // For the layout word: number << 32; 0: it cannot be read there; -1: not now.
-  std::int64_t stream_of(c10::Device device) {
-    const auto type = device.type();
-    if (type != c10::kCUDA) return to_.stream(c10::DeviceTypeName(type, true).c_str(), device.index());
-    const c10::impl::VirtualGuardImpl guard(type);
-    const c10::Stream stream = guard.getStream(device);
-    const auto [known, added] = streams_.try_emplace({device.index(), stream.id()}, -1);
-    if (known->second < 0) known->second = to_.stream(c10::DeviceTypeName(type, true).c_str(), device.index());
-    return known->second;
   }
 
   // Memory with the numbers of t in its strides, from the first one on; alive until release_hosts().

@@ -107,11 +107,10 @@ class Identities {
     c10::intrusive_ptr<c10::StorageImpl> storage;
     std::shared_ptr<const Identity> identity;
 
-    // The host has that address of it.
+    // It has that address.
     bool holds(std::int64_t address) const {
       const auto begin = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(storage->data()));
-      return storage->device().is_cpu() && begin != 0 && address >= begin &&
-             address <= begin + static_cast<std::int64_t>(storage->nbytes());
+      return begin != 0 && address >= begin && address <= begin + static_cast<std::int64_t>(storage->nbytes());
     }
   };
   using Alive = std::unordered_map<std::int64_t, Living>;

@@ -62,6 +62,13 @@ struct State {
   std::int64_t stepped = 0;  // set by the tap: the program itself wrote parameters after backward
   std::int64_t wanted = 0;  // set by the tap: one of them is no mask, and its rows went to the recorder
   std::int64_t compiling = 0;  // ops that run are a compiler's
+  std::int64_t reads = 0;  // when what ops show on a device is read: Reads
+};
+
+enum Reads : std::int64_t {
+  kEachOp = 0,      // right after it
+  kBatch = 1,       // with that of others: row_batch.h
+  kEndOfForward = 2 // the same, but of a forward what is still there when backward begins
 };
 
 inline constexpr std::int64_t kWrote = 1, kWroteNarrow = 2;

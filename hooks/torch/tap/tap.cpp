@@ -277,6 +277,7 @@ NANHUNT_TAP void nanhunt_tap_begin_backward(void* tap) {
     Rows& rows = static_cast<Tap*>(tap)->rows;
     rows.between.begin_backward();
     rows.places.begin_backward();
+    if (rows.held.ring.keeps() && static_cast<Tap*>(tap)->state->reads == kEndOfForward) rows.held.hand_over();
     return 0;
   });
 }

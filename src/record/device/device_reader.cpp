@@ -150,7 +150,7 @@ void DeviceReader::take(OpEvent& event, Recorder& recorder) {
     if (stream.updates) launch(stream, recorder);  // there is room for those of one op
   }
   take(recorder);
-  if (requests_.size() > kMostValues) return;
+  if (requests_.size() > kMostValues || !reads_elements_) return;
   // An op's outputs lie on one device.
   for (const OpOutput& output : event.outputs) {
     const auto its = std::ranges::find(requests_, &output.value, &Request::value);

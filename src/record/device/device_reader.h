@@ -30,6 +30,8 @@ class DeviceReader {
 
   // What an op reads is not read again where it is known under its identity.
   void trust_inputs() noexcept { trusts_ = true; }
+  // Of ops from here on: single elements are looked at as well, by launches of each op's own.
+  void read_elements(bool on) noexcept { reads_elements_ = on; }
   // The stream's number, from 0. `references`: of the readings' options. `foreign`: the stream is somebody else's, who
   // may capture a graph on it; nothing is read meanwhile.
   std::size_t add(std::unique_ptr<kernels::DeviceReadings> readings, std::size_t references,
@@ -127,7 +129,7 @@ class DeviceReader {
   std::vector<std::optional<TensorStats>> results_;
   kernels::ReadingExtras extras_;
   std::uint64_t last_number_ = 0, captured_ = 0;
-  bool trusts_ = false;
+  bool trusts_ = false, reads_elements_ = true;
 };
 
 }  // namespace nanhunt::record

@@ -3,6 +3,7 @@
 """
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -87,14 +88,63 @@ def test_the_same_bits_and_the_verdict_of_the_cpu(way, level, tmp_path, library)
         assert where(watched(training(device="cpu"), tmp_path, level=level)) == SQRT
 
 
+@contextlib.contextmanager
+def reading(when):
+    os.environ["NANHUNT_READS"] = when
+    try:
+        with read_there() as emulated:
+            yield emulated
+    finally:
+        del os.environ["NANHUNT_READS"]
+
+
+@pytest.mark.parametrize("when", ["each", "batch", "forward"])
 @pytest.mark.parametrize("way", WAYS)
 @on_device
-def test_a_held_step_is_read_where_its_tensors_are(way, tmp_path, library):
-    with read_there():
+def test_a_held_step_is_read_where_its_tensors_are(way, when, tmp_path, library):
+    with reading(when):
         run = watched(training(**WAYS[way]), tmp_path)
-    assert where(run) == SQRT
-    assert run.unheard == [] and run.headline["confidence"] == "observed"
-    assert not [note for note in run.notes if "copied to the host" in note], run.notes
+    # What a forward leaves for its backward is not all that an operation took.
+    some = when == "forward"
+    assert where(run) == ((*SQRT[:4], "unexplained") if some else SQRT)
+    assert run.unheard == [] and run.headline["confidence"] == ("inferred" if some else "observed")
+    assert not [note for note in run.notes if "copied to the host" in note or "memory was changed" in note], run.notes
+
+
+@on_device
+def test_batches_say_what_each_op_alone_says_with_fewer_launches(tmp_path, library):
+    launches, reports = {}, {}
+    for when in ("each", "batch", "forward"):
+        with reading(when) as emulated:
+            reports[when] = watched(training(), tmp_path / when).report
+            launches[when] = emulated.count("launches")
+    assert launches["each"] > 3 * launches["batch"] > 3 * launches["forward"] > 0
+    found = {when: [[f[key] for key in ("op", "module", "call_site", "class", "severity", "bad_elements", "bad_steps")]
+                    for f in report["findings"]] for when, report in reports.items()}
+    assert found["each"] == found["batch"]
+
+
+@pytest.mark.parametrize("when", ["each", "batch"])
+@on_device
+def test_what_an_op_writes_over_was_read_before(when, tmp_path, library):
+    class Over(nn.Module):
+        """A NaN that is there between two operations alone."""
+
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(6, 3)
+
+        def forward(self, x):
+            with torch.no_grad():
+                gone = torch.log(x.clamp(max=0) - 1)
+                gone.zero_()
+            return self.fc(x) + gone.sum() * 0
+
+    with reading(when):
+        run = watched(training(Over, bad=()), tmp_path, level="live")
+    assert run.report["verdict"]["status"] != "harm"
+    found = [row["outputs"][0]["nan"] for row in run.records("ops") if row["op"] == "aten::log"]
+    assert found and set(found) == {48}
 
 
 @pytest.mark.parametrize("way", WAYS)

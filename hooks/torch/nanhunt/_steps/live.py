@@ -9,6 +9,7 @@ a bad one.
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import time
 from collections import deque
@@ -44,6 +45,9 @@ _LONGEST = 3       # usual steps
 _LOOK_EVERY = 8    # steps: how long these take is looked at
 _COST_AT_MOST = 2.0  # of hearing a step, in steps
 _UNHEARD_AFTER = 8   # steps that were heard one that is not
+# NANHUNT_READS: when what operations show on a device is read (`Reads` of tap/recording.h).
+_EACH, _BATCH, _FORWARD = range(3)
+_READS = {"each": _EACH, "batch": _BATCH, "forward": _FORWARD}
 _LEARN = 4         # steps that must have run unheard before it is known what hearing one costs
 
 
@@ -133,6 +137,7 @@ class Live(Listener):
         self._on_device = False  # known when the recorder is open: a program may bring a device
         self._hold: Hold | None = None  # of the step, where a device tells of it later
         self._decides_later = False
+        self._reads = _READS.get(os.environ.get("NANHUNT_READS", ""), _BATCH)
         self._lasting = 0     # origins that last, of steps about which that was decided
         self._was_heard = True
         session.listeners = self._unheard
@@ -146,10 +151,11 @@ class Live(Listener):
         self._begin_step()
 
     def _may_hear(self) -> bool:
+        return self._was_bad_lately() and self.budget.share > 0 or self.budget.has_room()
+
+    def _was_bad_lately(self) -> bool:
         bad = self._bad_steps.last_bad
-        if bad is not None and 0 <= self.session.step - bad <= AFTER_BAD and self.budget.share > 0:
-            return True
-        return self.budget.has_room()
+        return bad is not None and 0 <= self.session.step - bad <= AFTER_BAD
 
     def _begin_step(self) -> None:
         session, tap, recorder = self.session, self.session.tap, self.session.recorder
@@ -162,12 +168,13 @@ class Live(Listener):
             if not self._was_heard:
                 tap.forget()
             tap.hold(lib.HOLD, _BYTES, _BYTES_WRITTEN)
-            # On a device the tap does not know what is finite: the recorder reads there. What is shown has full
-            # statistics; what is known of averages begins after the first step.
-            if self._on_device or self.budget.steps < 2 or self.is_shown():
-                tap.hand_over()
             if self._on_device:
                 self._begin_hold(recorder)
+            # On a device the tap does not know what is finite: the recorder reads there. What is shown has full
+            # statistics; what is known of averages begins after the first step.
+            reads_all = self._on_device and session.state.reads != _FORWARD
+            if reads_all or self.budget.steps < 2 or self.is_shown():
+                tap.hand_over()
             session.notify("on_hold")
             tap.on()  # from here on: what comes before the first call of a root is part of the step
         else:
@@ -187,6 +194,9 @@ class Live(Listener):
         if self._decides_later:
             self._hold = Hold(recorder)
             self.session.pending.begin_hold(self._hold)
+            closely = self._reads == _EACH or self._was_bad_lately()
+            self.session.state.reads = _EACH if closely else self._reads
+            recorder.read_elements(closely)
 
     def _before_step_row(self) -> None:
         """Rows of operations that are wanted come before that of their step."""

@@ -31,6 +31,7 @@ class Births {
   // Of contents that an op is about to write over; they are gone then.
   static std::uint8_t before_write(const at::Tensor& t, Identity& identity) {
     if (identity.is_looked_at()) return identity.bad;
+    if (!t.device().is_cpu()) return 0;
     const finite::Found found = Describer::holds(t) ? finite::look_at(t).value_or(finite::Found{}) : finite::Found{};
     if (finite::covers(t)) identity.note_bad(found.bits, found.amax);
     return found.bits;

@@ -13,6 +13,7 @@
 #include "hooks/torch/tap/describe.h"
 #include "hooks/torch/tap/held/births.h"
 #include "hooks/torch/tap/held/ring.h"
+#include "hooks/torch/tap/held/row_batch.h"
 #include "hooks/torch/tap/plan.h"
 #include "hooks/torch/tap/rows/given.h"
 #include "hooks/torch/tap/rows/lists.h"
@@ -24,9 +25,10 @@ class HeldStep {
   using Made = std::vector<Births::Made>;
 
   HeldStep(const Recording& to, State*& state, Describer& describer, const Copies& copies, std::uint64_t& refused)
-      : to_(to), state_(state), describer_(describer), copies_(copies), refused_(refused) {}
+      : batch(to), to_(to), state_(state), describer_(describer), copies_(copies), refused_(refused) {}
 
   StepRing ring;
+  RowBatch batch;
   Births births;
 
   // What is compared with what it was, where something is bad.

@@ -17,6 +17,7 @@ NANHUNT_TAP void nanhunt_tap_hold(void* tap, std::int32_t action, std::int64_t m
     Tap& t = *static_cast<Tap*>(tap);
     Rows& rows = t.rows;
     gone = rows.held.ring.take_alive();
+    rows.flush();
     const auto report = [&] {
       if (t.to.hold != nullptr && t.to.hold(t.to.self, action) != NANHUNT_OK) ++rows.refused;
     };

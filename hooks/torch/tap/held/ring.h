@@ -75,7 +75,7 @@ class StepRing {
 
   // A single number that an op has made: it says much, and takes little.
   void keep_number(const Quad& quad, std::size_t bytes) {
-    if (bytes > sizeof(Number::bits) || numbers_.size() >= kMostNumbers) return;
+    if (bytes > sizeof(Number::bits) || numbers_.size() >= kMostNumbers || quad.layout >> 32 != 0) return;
     Number number{quad.word, quad.offset, quad.layout, {}};
     std::memcpy(number.bits, reinterpret_cast<const void*>(static_cast<std::uintptr_t>(quad.data)), bytes);
     numbers_.push_back(number);

@@ -56,6 +56,7 @@ class Rows {
     given.args.assign(first, stack.end());
     const bool happens = plan.written_if == nullptr || is_given(given.args[static_cast<std::size_t>(plan.written_if->index)]);
     given.late = is_late(plan, given.args);
+    if (plan.writes && !held.batch.is_empty()) read_what_is_written(plan, given);
     if (plan.garbage && plan.writes && given.args[0].isTensor()) given.memory = given.args[0].toTensor().storage().nbytes();
     if (plan.per_element || plan.garbage || plan.scalar_read || plan.collective) return;
     for (const Arg& arg : plan.args) {
@@ -126,6 +127,7 @@ class Rows {
       simple(plan, given, stack);
     }
     describer.release_hosts();
+    if (!held.batch.is_empty()) keep_until_read(given, plan, stack);
     if (describer.identities.is_sweep_due()) report_ended();
   }
 
@@ -199,8 +201,14 @@ class Rows {
   // Rows that are no op's.
   void send(const Words& rows) {
     if (held.ring.keeps()) return held.ring.append(rows, notes);
+    flush();
     if (to_.rows(to_.self, rows.data(), rows.size()) != NANHUNT_OK) ++refused;
     held.ring.note_reported();
+  }
+
+  // Rows that wait for others go to the recorder.
+  void flush(std::int64_t stream = 0) {
+    if (!held.batch.flush(notes, stream)) ++refused;
   }
 
   // Ends of storages, told to the recorder.
@@ -421,7 +429,8 @@ class Rows {
       ++refused;
       return;
     }
-    Words& rows = held.ring.keeps() ? held.ring.words() : rows_;
+    const bool batched = !held.ring.keeps() && state_->reads != kEachOp;
+    Words& rows = held.ring.keeps() ? held.ring.words() : batched ? held.batch.words() : rows_;
     const std::size_t at = rows.size();
     rows.resize(at + kOpHeader + words.size() + numbers.size());
     std::int64_t* word = rows.data() + at;
@@ -430,11 +439,29 @@ class Rows {
     word = std::copy(words.begin(), words.end(), word);
     for (const double number : numbers) *word++ = std::bit_cast<std::int64_t>(number);
     if (held.ring.keeps()) held.ring.end_row(at, inputs / kValueWords, (words.size() - inputs) / kValueWords, notes);
+    if (batched) held.batch.end_row(at, words.size() / kValueWords);
   }
   void send_rows() {
     if (rows_.empty()) return;
     send(rows_);
     rows_.clear();
+  }
+
+  // Before an op writes over what rows show that wait for others.
+  void read_what_is_written(const Plan& plan, const Given& given) {
+    for (const Arg& arg : plan.args) {
+      if (!arg.written) continue;
+      each_tensor(given.args[static_cast<std::size_t>(arg.index)], [&](const at::Tensor& t) {
+        if (held.batch.shows(t)) flush(describer.stream_of(t.device()));
+      });
+    }
+  }
+  void keep_until_read(const Given& given, const Plan& plan, const c10::Stack& stack) {
+    const auto keep = [&](const at::Tensor& t) { held.batch.keep(t); };
+    for (const c10::IValue& value : given.args) each_tensor(value, keep);
+    for (auto value = stack.end() - static_cast<std::ptrdiff_t>(plan.returns); value != stack.end(); ++value)
+      each_tensor(*value, keep);
+    if (held.batch.is_full()) flush();
   }
 
   // What runs there belongs to no module, but to the parameter that it is about.
