@@ -110,6 +110,20 @@ TEST(Usage, values_outside_the_choice_are_wrong_usage) {
   EXPECT_EQ(run_nanhunt({"dump", run, "--rank", "7"}).status, 2);
 }
 
+TEST(Usage, a_number_that_would_become_another_is_wrong_usage) {
+  for (const char* seed : {"-1", "18446744073709551616"}) {
+    const Outcome run = run_nanhunt({"train", "adam-eps", "--seed", seed});
+    EXPECT_EQ(run.status, 2) << seed;
+    EXPECT_THAT(run.err, HasSubstr(seed));
+  }
+  for (const char* tolerance : {"nan", "inf", "-nan"}) {
+    const Outcome run = run_nanhunt({"diff", "a", "b", "--tolerance", tolerance});
+    EXPECT_EQ(run.status, 2) << tolerance;
+    EXPECT_THAT(run.err, HasSubstr(std::string("Value ") + tolerance));
+  }
+  EXPECT_EQ(run_nanhunt({"train", "adam-eps", "--rename-seed", "-1"}).status, 2);
+}
+
 TEST(Usage, train_does_not_stop_one_rank_of_several) {
   for (const std::string option : {"--find-lr", "--anomaly"}) {
     const Outcome refused = run_nanhunt({"train", "ddp-one-rank-overflows", option});

@@ -4,8 +4,11 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
+#include <cerrno>
+#include <cmath>
 #include <csignal>
 #include <cstdint>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -22,6 +25,20 @@
 #include "tools/nanhunt/verb.h"
 
 namespace nanhunt::cli {
+namespace {
+
+// What CLI11 would take for another number than the one that was written.
+std::string check_whole(const std::string& text) {
+  if (text.starts_with('-')) return "Value " + text + " is below 0";
+  errno = 0;
+  static_cast<void>(std::strtoull(text.c_str(), nullptr, 10));
+  return errno == ERANGE ? "Value " + text + " does not fit into 64 bits" : "";
+}
+std::string check_finite(const std::string& text) {
+  return std::isfinite(std::strtod(text.c_str(), nullptr)) ? "" : "Value " + text + " is not a finite number";
+}
+
+}  // namespace
 
 Option& Option::required() {
   option_->required();
@@ -70,25 +87,25 @@ Option Options::add(const std::string& name, std::string& value, const std::stri
   return Option(app_->add_option(name, value, help));
 }
 Option Options::add(const std::string& name, std::uint32_t& value, const std::string& help) {
-  return Option(app_->add_option(name, value, help));
+  return Option(app_->add_option(name, value, help)->check(check_whole));
 }
 Option Options::add(const std::string& name, std::uint64_t& value, const std::string& help) {
-  return Option(app_->add_option(name, value, help));
+  return Option(app_->add_option(name, value, help)->check(check_whole));
 }
 Option Options::add(const std::string& name, int& value, const std::string& help) {
   return Option(app_->add_option(name, value, help));
 }
 Option Options::add(const std::string& name, double& value, const std::string& help) {
-  return Option(app_->add_option(name, value, help));
+  return Option(app_->add_option(name, value, help)->check(check_finite));
 }
 Option Options::add(const std::string& name, std::optional<std::string>& value, const std::string& help) {
   return Option(app_->add_option(name, value, help));
 }
 Option Options::add(const std::string& name, std::optional<std::uint32_t>& value, const std::string& help) {
-  return Option(app_->add_option(name, value, help));
+  return Option(app_->add_option(name, value, help)->check(check_whole));
 }
 Option Options::add(const std::string& name, std::optional<std::uint64_t>& value, const std::string& help) {
-  return Option(app_->add_option(name, value, help));
+  return Option(app_->add_option(name, value, help)->check(check_whole));
 }
 Option Options::add_flag(const std::string& name, bool& value, const std::string& help) {
   return Option(app_->add_flag(name, value, help));

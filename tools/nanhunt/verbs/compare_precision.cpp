@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -120,7 +119,6 @@ class ComparePrecisionVerb final : public Verb {
     if (json_ && html_ == "-") {
       return fail(usage("--json and --html - both go to stdout. Name a file for the page."));
     }
-    if (std::isnan(tolerance_)) return fail(usage("--tolerance takes a number from 0 to 1, got nan."));
     Workload workload;
     if (Status found = choose_workload(workload); !found) return fail(found);
     engine::PrecisionOptions options;
