@@ -36,7 +36,7 @@ struct RecorderOptions {
   bool check_inputs = true;
   // Events that wait for readings (ValueView::late): past so many bytes of them, or past so many ends of steps, what
   // has not come is given up and told as unknown.
-  std::size_t deferred_bytes = 32u << 20;
+  std::size_t deferred_bytes = 64u << 20;
   std::uint32_t deferred_steps = 8;
   std::size_t held_bytes = 64u << 20;  // of rows that wait for whether they are wanted: nanhunt_recorder_hold()
   TraceWriterOptions writer = {};

@@ -12,12 +12,14 @@ Trigger TriggerPolicy::judge(std::uint32_t step, Harm harm) {
     streak_begin_ = step;
     streak_harm_ = Harm::kNone;
   }
-  last_bad_ = step;
+  streak_begin_ = std::min(streak_begin_, step);  // of a step before one that was judged, more may be known later
+  last_bad_ = std::max(last_bad_.value_or(step), step);
   if (step - streak_begin_ >= kLongStreak) harm = Harm::kHarm;
   const bool worse = harm > streak_harm_;
   streak_harm_ = std::max(streak_harm_, harm);
   if (last_replay_ == step) return Trigger::kNone;
-  if (!worse && last_replay_ && step - *last_replay_ < options_.distance) return Trigger::kWaits;
+  const std::uint32_t last = last_replay_.value_or(step);
+  if (!worse && last_replay_ && std::max(step, last) - std::min(step, last) < options_.distance) return Trigger::kWaits;
   if (triggers_ >= options_.max_triggers) return Trigger::kSpent;
   if (harm == Harm::kScaled) {
     if (scaled_triggers_ >= (options_.max_triggers + 1) / 2) return Trigger::kSpent;

@@ -588,6 +588,7 @@ class Session(lib.HasState):
             except Exception as error:
                 self.failed(error, "the end of the watch")
         # They hold tensors of the last step.
+        self.pending = Pending(self)
         self.listeners, self._notified, self._hearers, self._hearers_of = [], [], {}, []
         self.places, self.scaler, self.values = None, None, None
         self.at_open, self.at_end = [], []

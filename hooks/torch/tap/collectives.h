@@ -123,6 +123,7 @@ class Collectives {
       rows_.held.hand_over();
       const std::uint64_t first = to_.next_seq(to_.self);
       rows_.simple(*done.plan, given, done.results, &done.where);
+      rows_.flush();
       const std::uint64_t end = to_.next_seq(to_.self);
       if (done.call) report(*done.call, end == first ? UINT64_MAX : end - 1, {});  // a barrier has no row
       rows_.describer.release_hosts();

@@ -26,6 +26,7 @@ class CompiledGraphs {
   explicit CompiledGraphs(Rows& rows) : rows_(rows) {}
 
   void begin(const c10::List<at::Tensor>& inputs) {
+    rows_.flush();  // what it writes is not known yet
     if (plan_ == nullptr) {
       const auto op = c10::Dispatcher::singleton().findSchema({"nanhunt_tap::compiled_graph", ""});
       if (op) {

@@ -124,10 +124,7 @@ class DeferredRecorder::DeferredHold final : public DeferredEvent {
     numbers.clear();
   }
   void report(NumberingRecorder& next) override {
-    if (const auto at = std::ranges::find(of_.undecided_, this); at != of_.undecided_.end()) {
-      of_.undecided_.erase(at);
-      ++of_.given_up_;
-    }
+    if (const auto at = std::ranges::find(of_.undecided_, this); at != of_.undecided_.end()) *at = nullptr;
     next.on_hold(action_);
   }
 
@@ -484,26 +481,26 @@ void DeferredRecorder::on_storage_released(std::uint64_t storage) noexcept {
            [&] { hold(0, [storage](NumberingRecorder& next, const auto&) { next.on_storage_released(storage); }); });
 }
 
-bool DeferredRecorder::is_due() const { return !undecided_.empty() && held_.front().get() == undecided_.front(); }
+bool DeferredRecorder::is_due() const {
+  return !undecided_.empty() && !held_.empty() && held_.front().get() == undecided_.front();
+}
 
 bool DeferredRecorder::is_hold_due() noexcept {
   if (in_forked_child()) return false;
   const std::lock_guard lock(mutex_);
-  return given_up_ > 0 || is_due();
+  return is_due() || (!undecided_.empty() && undecided_.front() == nullptr);
 }
 
 void DeferredRecorder::decide_hold(HoldAction action) noexcept {
   if (in_forked_child()) return;
   const std::lock_guard lock(mutex_);
-  if (given_up_ > 0) {
-    --given_up_;
-  } else if (!undecided_.empty()) {
-    DeferredHold& hold = *undecided_.front();
-    undecided_.pop_front();
-    forget(hold);
-    hold.decide(action);
-    report_ready();
-  }
+  if (undecided_.empty()) return;
+  DeferredHold* const hold = undecided_.front();
+  undecided_.pop_front();
+  if (hold == nullptr) return;
+  forget(*hold);
+  hold->decide(action);
+  report_ready();
 }
 
 void DeferredRecorder::add_to_due_hold(bool on) noexcept {
@@ -520,8 +517,7 @@ void DeferredRecorder::on_hold(HoldAction action) noexcept {
       try {
         keep(std::move(hold));
       } catch (...) {  // it goes on into the next one, and is kept with it
-        undecided_.pop_back();
-        ++given_up_;
+        undecided_.back() = nullptr;
         throw;
       }
     });

@@ -22,7 +22,7 @@ namespace nanhunt::record {
 
 struct DeferredOptions {
   // Past so many bytes of events that are held, or past so many ends of steps, what has not come is given up.
-  std::size_t bytes = 32u << 20;
+  std::size_t bytes = 64u << 20;
   std::uint32_t steps = 8;
 };
 
@@ -116,8 +116,7 @@ class DeferredRecorder final : public NumberingRecorder {
   std::unordered_multimap<std::uint64_t, DeferredEvent*> waiting_;  // views of several events may share a number
   std::size_t bytes_ = 0;
   std::uint64_t steps_ = 0, ops_ = 0;  // ops: held ones
-  std::deque<DeferredHold*> undecided_;  // of held ones
-  std::uint64_t given_up_ = 0;           // holds that nobody has decided about, and that were kept
+  std::deque<DeferredHold*> undecided_;  // of held ones; nullptr: given up, and kept
   bool adds_to_hold_ = false;
   RecorderCounters lost_;              // events that there was no memory for
 };

@@ -46,6 +46,7 @@ KERNELS = "+kernels"  # with --kernels, on a GPU
 WITH_KERNELS = tuple(level + KERNELS for level in LEVELS)
 ABOVE = "+above"  # the tap listens above autograd
 LISTENING_ABOVE = tuple(level + ABOVE for level in LEVELS)
+READS = {"live+batch": "batch", "live+forward": "forward"}  # the other ways to read what operations show on a device
 OTHERS = ("detect_anomaly", "forward hooks", "anomaly and hooks", "hf debugger")
 INSTRUMENTS = (UNWATCHED, CONTROL, *OTHERS, *LEVELS)
 # The allocator gives nothing back. Else whether a step's tensors are mapped anew each time is chance, and differs
@@ -226,7 +227,7 @@ class Worker:
         reading, writing = os.pipe()
         command = [sys.executable, __file__, "--worker", instrument, "--models", model, "--device", device]
         command += ["--talk", str(writing)]
-        level = instrument.removesuffix(KERNELS).removesuffix(ABOVE)
+        level = "live" if instrument in READS else instrument.removesuffix(KERNELS).removesuffix(ABOVE)
         if level in LEVELS:
             nanhunt = Path(os.environ["NANHUNT_BIN_DIR"]) / "nanhunt"
             out = folder / f"{model}-{instrument}"
@@ -243,6 +244,7 @@ class Worker:
                 os.environ,
                 OMP_NUM_THREADS="1",
                 MKL_NUM_THREADS="1",
+                NANHUNT_READS=READS.get(instrument, ""),
                 NANHUNT_LISTEN="above_autograd" if instrument.endswith(ABOVE) else "",
                 **KEEP_MEMORY,
             ),
@@ -323,7 +325,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=list(STEPS_PER_TURN), choices=[*STEPS_PER_TURN, *FOR_DEVICES])
     parser.add_argument("--device", default="cpu", help="where the models train: cpu, cuda, cuda:N")
-    instruments = [*INSTRUMENTS, *WITH_KERNELS, *LISTENING_ABOVE]
+    instruments = [*INSTRUMENTS, *WITH_KERNELS, *LISTENING_ABOVE, *READS]
     parser.add_argument("--instruments", nargs="+", default=list(INSTRUMENTS), choices=instruments)
     parser.add_argument("--turns", type=int, default=60)
     parser.add_argument("--seconds", type=float, help="for each model: fewer turns where they would take longer")

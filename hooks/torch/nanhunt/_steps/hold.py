@@ -17,10 +17,12 @@ class Hold(Fetch):
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self.is_over = False
+        self.is_lost = False  # the recorder knows nothing of it
+        self.left_bad = False  # badness began in what it leaves behind, as far as the tap knows
         self.facts: list[StepFacts] = []  # of the step, and of those before it that went on as they began
 
     def is_here(self) -> bool:
-        return self.is_over and self._recorder.hold_is_due()
+        return self.is_over and (self.is_lost or self._recorder.hold_is_due())
 
     def wait(self) -> None:
         if self.is_over:

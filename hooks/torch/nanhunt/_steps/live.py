@@ -137,7 +137,7 @@ class Live(Listener):
         self._on_device = False  # known when the recorder is open: a program may bring a device
         self._hold: Hold | None = None  # of the step, where a device tells of it later
         self._decides_later = False
-        self._reads = _READS.get(os.environ.get("NANHUNT_READS", ""), _BATCH)
+        self._reads = _READS.get(os.environ.get("NANHUNT_READS", ""), _EACH)
         self._lasting = 0     # origins that last, of steps about which that was decided
         self._was_heard = True
         session.listeners = self._unheard
@@ -194,6 +194,8 @@ class Live(Listener):
         if self._decides_later:
             self._hold = Hold(recorder)
             self.session.pending.begin_hold(self._hold)
+            if self.session.tap is not None:
+                self.session.tap.keep(0)  # origins that a device tells now are of other operations
             closely = self._reads == _EACH or self._was_bad_lately()
             self.session.state.reads = _EACH if closely else self._reads
             recorder.read_elements(closely)
@@ -216,6 +218,7 @@ class Live(Listener):
         self._began = now
         if self._hold is not None:
             self._hold.facts.append(session.facts)
+            self._hold.left_bad |= bool(session.state.left_bad)
         else:
             self._judge(step)
         session.facts.mode = session.mode
@@ -249,7 +252,7 @@ class Live(Listener):
         if session.recorder is None or tap is None:
             return
         if self._hold is not None:
-            tap.hold(lib.LATER, 0, 0)
+            self._hold.is_lost = not tap.hold(lib.LATER, 0, 0)
             self._decide_later(self._hold, session.recorder)
             self._hold = None
             return
@@ -269,18 +272,19 @@ class Live(Listener):
         """When the device has told all of the step, which is over. Origins are not proved: what an operation took may
         be gone by then."""
         state = self.session.state
-        step, left_bad, wanted, narrow = state.step, bool(state.left_bad), bool(state.wanted), self._narrow
+        step, wanted, narrow = state.step, bool(state.wanted), self._narrow
 
         def decide() -> None:
             action = lib.KEEP
             try:
                 before, self._lasting = self._lasting, recorder.origins_that_last()
                 kept = any(facts.mode is StepMode.KEPT for facts in hold.facts)
-                kept = kept or self._is_kept(step, left_bad or before != self._lasting, wanted)
+                kept = kept or self._is_kept(step, hold.left_bad or before != self._lasting, wanted)
                 if self._fate(step, kept, narrow) == DROPPED:
                     action = lib.DROP
             finally:
-                recorder.decide_hold(action)
+                if not hold.is_lost:
+                    recorder.decide_hold(action)
 
         hold.is_over = True
         self.session.pending.end_hold(decide)
@@ -294,6 +298,6 @@ class Live(Listener):
             return self._end_hold()
         session.facts.mode = session.mode
         hold.facts.append(session.facts)
+        hold.left_bad |= bool(session.state.left_bad)
         self._end_hold()
-        if not session.hurries:
-            session.pending.drain()
+        session.pending.drain()  # closing the recorder waits as well

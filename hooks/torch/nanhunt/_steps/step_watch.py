@@ -79,6 +79,8 @@ class StepWatch(Listener):
 
     # Backward.
     def before_backward(self, tensors: Sequence[_Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:
+        if self.session.pending.items:
+            self.session.pending.poll()
         if self.is_without_loss():
             if self._was_bad or self.session.pending.items:
                 self._read_older()

@@ -97,7 +97,7 @@ class Tap:
     forget: Callable[[], None]           # ops ran unheard: what any tensor shows is not known any more
     # lib.HOLD: rows stay in memory, unread, until a number is not finite; calls at which badness begins are kept, as
     # keep() says: bytes of all, and of what is written over. lib.KEEP: they are wanted; lib.DROP: they are not.
-    hold: Callable[[int, int, int], None]
+    hold: Callable[[int, int, int], int]  # 1: the recorder was told
     hand_over: Callable[[], None]        # rows may be wanted: those so far go to the recorder now, others at once
     settle: Callable[[bool], int]        # tells what has ended; how many collectives have not; True: they are forgotten
     owners: Callable[[Any], None]        # the handle of a set: whose a storage is, until the next call; None: nobody's

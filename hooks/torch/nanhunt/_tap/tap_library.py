@@ -59,7 +59,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "settle": (_i64, [_void, _i32]),
     "forget": (None, [_void]),
     "keep": (None, [_void, _i64, _i64]),
-    "hold": (None, [_void, _i32, _i64, _i64]),
+    "hold": (_i32, [_void, _i32, _i64, _i64]),
     "hand_over": (None, [_void]),
     "kept": (_i64, [_void]),
     "bad_number": (_text, [_void]),

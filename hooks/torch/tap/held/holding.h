@@ -10,16 +10,20 @@
 
 // NANHUNT_HOLD: rows stay here, and calls at which badness begins are kept (nanhunt_tap_keep). NANHUNT_KEEP and
 // NANHUNT_LATER: the recorder gets the rows that it has not got; NANHUNT_DROP: nobody wants them, and kept calls go.
-NANHUNT_TAP void nanhunt_tap_hold(void* tap, std::int32_t action, std::int64_t max_bytes, std::int64_t max_written) noexcept {
+// 1: the recorder has been told.
+NANHUNT_TAP std::int32_t nanhunt_tap_hold(void* tap, std::int32_t action, std::int64_t max_bytes,
+                                          std::int64_t max_written) noexcept {
   using namespace nanhunt::tap;
   std::vector<c10::Storage> gone;
-  guarded(static_cast<Tap*>(tap), 0, "a step that is held", [&] {
+  return guarded(static_cast<Tap*>(tap), std::int32_t{0}, "a step that is held", [&]() -> std::int32_t {
     Tap& t = *static_cast<Tap*>(tap);
     Rows& rows = t.rows;
     gone = rows.held.ring.take_alive();
     rows.flush();
     const auto report = [&] {
-      if (t.to.hold != nullptr && t.to.hold(t.to.self, action) != NANHUNT_OK) ++rows.refused;
+      const bool told = t.to.hold == nullptr || t.to.hold(t.to.self, action) == NANHUNT_OK;
+      if (!told) ++rows.refused;
+      return std::int32_t{told};
     };
     if (action == NANHUNT_HOLD) {
       t.kept.begin(max_bytes, max_written);
@@ -32,8 +36,8 @@ NANHUNT_TAP void nanhunt_tap_hold(void* tap, std::int32_t action, std::int64_t m
     } else if (action != NANHUNT_DROP) {
       if (!rows.held.ring.is_held()) return 0;
       rows.held.hand_over();
-      report();
       rows.held.ring.end();
+      return report();
     } else {
       t.state->held = 0;
       t.kept.begin(0, 0);

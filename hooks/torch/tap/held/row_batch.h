@@ -38,7 +38,7 @@ class RowBatch {
   void keep(const at::Tensor& t) {
     if (!t.defined() || !t.has_storage() || t.device().is_cpu()) return;
     const c10::Storage& storage = t.storage();
-    if (!kept_.try_emplace(storage.unsafeGetStorageImpl(), Kept{storage, storage.data()}).second) return;
+    if (!kept_.try_emplace(storage.unsafeGetStorageImpl(), Kept{storage, storage.data(), storage.nbytes()}).second) return;
     bytes_ += storage.nbytes();
     // Whoever else gave the memory may want a lock to take it back.
     const c10::Allocator* const allocator = storage.allocator();
@@ -49,33 +49,41 @@ class RowBatch {
     return !kept_.empty() && t.has_storage() && kept_.contains(t.storage().unsafeGetStorageImpl());
   }
 
-  // `stream`: on which what they show is about to be written over, as in a layout's word; 0: it is not. A read on another
-  // stream would not come before that. False: the recorder has refused some.
-  bool flush(Notes& notes, std::int64_t stream = 0) {
+  // `written`: what is about to be written over, on `stream`, as in a layout's word: a read on another stream would not
+  // come before that. False: the recorder has refused some.
+  bool flush(Notes& notes, const at::Tensor* written = nullptr, std::int64_t stream = 0) {
     if (is_empty()) return true;
-    bool there = true;
-    for (const auto& [impl, kept] : kept_) there = there && impl->data() == kept.data;
-    for (const std::size_t quad : shown_) there = there && (stream == 0 || stream_of(quad) == stream >> 32);
-    if (!there) forget_contents(notes);
+    for (const auto& [impl, kept] : kept_)
+      if (impl->data() != kept.data || impl->nbytes() != kept.bytes) forget_contents(kept, 0, notes);
+    if (written != nullptr && shows(*written))
+      forget_contents(kept_.at(written->storage().unsafeGetStorageImpl()), stream >> 32, notes);
     const bool taken = to_.rows(to_.self, words_.data(), words_.size()) == NANHUNT_OK;
+    drop();
+    return taken;
+  }
+  void drop() {
     words_.clear();
     shown_.clear();
     kept_.clear();
     rows_ = bytes_ = 0;
-    return taken;
   }
 
  private:
   struct Kept {
     c10::Storage storage;
     const void* data;
+    std::size_t bytes;
   };
   static constexpr std::size_t kMostRows = 64;
   static constexpr std::size_t kMostBytes = std::size_t{64} << 20;  // of memory that lives longer for it
 
   std::int64_t stream_of(std::size_t quad) const { return words_[quad + 3] >> 32; }
-  void forget_contents(Notes& notes) {
+  // Of this memory, but for what is read on `stream`.
+  void forget_contents(const Kept& kept, std::int64_t stream, Notes& notes) {
+    const auto begin = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(kept.data));
     for (const std::size_t quad : shown_) {
+      const std::int64_t at = words_[quad];
+      if (at < begin || at >= begin + static_cast<std::int64_t>(kept.bytes) || stream_of(quad) == stream) continue;
       words_[quad] = 0;
       words_[quad + 3] &= 0xffffffff;
       ++notes[kGone];

@@ -126,8 +126,8 @@ class Rows {
     } else {
       simple(plan, given, stack);
     }
-    describer.release_hosts();
     if (!held.batch.is_empty()) keep_until_read(given, plan, stack);
+    describer.release_hosts();
     if (describer.identities.is_sweep_due()) report_ended();
   }
 
@@ -207,8 +207,8 @@ class Rows {
   }
 
   // Rows that wait for others go to the recorder.
-  void flush(std::int64_t stream = 0) {
-    if (!held.batch.flush(notes, stream)) ++refused;
+  void flush(const at::Tensor* written = nullptr, std::int64_t stream = 0) {
+    if (!held.batch.flush(notes, written, stream)) ++refused;
   }
 
   // Ends of storages, told to the recorder.
@@ -452,7 +452,7 @@ class Rows {
     for (const Arg& arg : plan.args) {
       if (!arg.written) continue;
       each_tensor(given.args[static_cast<std::size_t>(arg.index)], [&](const at::Tensor& t) {
-        if (held.batch.shows(t)) flush(describer.stream_of(t.device()));
+        if (held.batch.shows(t)) flush(&t, describer.stream_of(t.device()));
       });
     }
   }
@@ -461,7 +461,8 @@ class Rows {
     for (const c10::IValue& value : given.args) each_tensor(value, keep);
     for (auto value = stack.end() - static_cast<std::ptrdiff_t>(plan.returns); value != stack.end(); ++value)
       each_tensor(*value, keep);
-    if (held.batch.is_full()) flush();
+    // What a backward makes autograd adds up in place, where nobody else has its memory.
+    if (held.batch.is_full() || state_->phase == NANHUNT_PHASE_BACKWARD) flush();
   }
 
   // What runs there belongs to no module, but to the parameter that it is about.
