@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstring>
 #include <filesystem>
+#include <set>
 #include <thread>
 
 #include "tests/c_api/device_rows_fixture.h"
@@ -297,6 +298,41 @@ TEST_F(CDeviceRows, who_settles_knows_all_origins_so_far_and_waits_once) {
   ASSERT_EQ(nanhunt_device_settle(recorder_), NANHUNT_OK);
   EXPECT_EQ(counts().waits, 1u) << "nothing was being read";
   EXPECT_EQ(nanhunt_device_settle(nullptr), NANHUNT_USAGE);
+}
+
+TEST_F(CDeviceRows, a_hold_that_ends_later_is_decided_about_without_a_wait) {
+  nanhunt_emulated_set("copies_later", 1);
+  for (std::uint32_t step = 0; step < 6; ++step) {
+    ASSERT_EQ(nanhunt_recorder_hold(recorder_, NANHUNT_HOLD), NANHUNT_OK);
+    ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 10 + 2 * step, step)), NANHUNT_OK) << nanhunt_last_error();
+    ASSERT_EQ(nanhunt_recorder_hold(recorder_, NANHUNT_LATER), NANHUNT_OK);
+    EXPECT_EQ(nanhunt_recorder_hold_is_due(recorder_), step > 0) << step;
+    if (step == 0) continue;
+    EXPECT_EQ(nanhunt_recorder_origins(recorder_), step) << "of those that are due";
+    ASSERT_EQ(nanhunt_recorder_add_to_hold(recorder_, 1), NANHUNT_OK);
+    end_step(step - 1);
+    ASSERT_EQ(nanhunt_recorder_add_to_hold(recorder_, 0), NANHUNT_OK);
+    ASSERT_EQ(nanhunt_recorder_decide_hold(recorder_, step == 3 ? NANHUNT_KEEP : NANHUNT_DROP), NANHUNT_OK);
+  }
+  EXPECT_EQ(counts().waits, 0u);
+  EXPECT_EQ(nanhunt_recorder_origins_that_last(recorder_), 0u);
+  EXPECT_EQ(nanhunt_recorder_decide_hold(recorder_, NANHUNT_HOLD), NANHUNT_USAGE);
+  EXPECT_EQ(nanhunt_recorder_decide_hold(nullptr, NANHUNT_KEEP), NANHUNT_USAGE);
+  EXPECT_EQ(nanhunt_recorder_hold_is_due(nullptr), 0);
+  const RecordBatch all = close_and_read();
+  std::set<std::uint32_t> steps;
+  for (const OpRecord& op : all.ops) steps.insert(op.step);
+  EXPECT_THAT(steps, ::testing::ElementsAre(2, 5)) << "the one that was kept, and the last, about which nobody decided";
+}
+
+TEST_F(CDeviceRows, single_elements_are_left_alone_where_that_is_asked_for) {
+  ASSERT_EQ(nanhunt_device_read_elements(recorder_, 0), NANHUNT_OK);
+  ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 1)), NANHUNT_OK) << nanhunt_last_error();
+  EXPECT_EQ(counts().launches, 1u);
+  ASSERT_EQ(nanhunt_device_read_elements(recorder_, 1), NANHUNT_OK);
+  ASSERT_EQ(record(log_row_on(x_.data(), y_.data(), 7)), NANHUNT_OK) << nanhunt_last_error();
+  EXPECT_GT(counts().launches, 2u);
+  EXPECT_EQ(nanhunt_device_read_elements(nullptr, 0), NANHUNT_USAGE);
 }
 
 TEST_F(CDeviceRows, nobody_settles_a_stream_that_is_captured) {

@@ -15,6 +15,7 @@ import pytest
 import torch
 from on_device import HERE, on_device
 from read_there import read_there
+from saved import records_of, report_of
 from step_runs import Root, batch, run_once, watched
 from torch import nn
 from torch.nn import functional as F
@@ -295,3 +296,33 @@ def test_run_attaches_where_the_program_brings_a_device(tmp_path, library):
     report = json.loads(Path(out, "report.json").read_text())
     found = next(f for f in report["findings"] if f["id"] == report["verdict"]["origin"])
     assert (found["op"], found["module"], found["step"]) == ("aten::_softmax", "attention", 9)
+
+
+EXITS = """
+import os, sys
+import walled
+walled.load()
+import nanhunt
+import test_device_runs
+from read_there import read_there
+with read_there():
+    watch = nanhunt.watch(out=sys.argv[1], quiet=True)
+    step, *_ = test_device_runs.training(amp=False)()
+    for i in range(test_device_runs.BAD_STEP + 1):
+        step(i)
+    os._exit(0)
+"""
+
+
+@on_device
+def test_a_program_that_leaves_at_once_has_the_verdict_of_its_last_step(tmp_path, library):
+    program, out = tmp_path / "program.py", tmp_path / "run"
+    program.write_text(EXITS)
+    done = subprocess.run([sys.executable, str(program), str(out)], capture_output=True, text=True, timeout=600,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}, check=False)
+    assert done.returncode == 0, done.stderr
+    report = report_of(out)
+    found = next(f for f in report["findings"] if f["id"] == report["verdict"]["origin"])
+    assert (found["op"], found["module"], found["step"]) == ("aten::sqrt", "inner", BAD_STEP)
+    assert [row["step"] for row in records_of(out, "steps")] == list(range(BAD_STEP + 1))
+    assert {row["step"] for row in records_of(out, "ops")} == {0, BAD_STEP}
