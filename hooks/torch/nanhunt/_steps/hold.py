@@ -21,6 +21,11 @@ class Hold(Fetch):
         self.left_bad = False  # badness began in what it leaves behind, as far as the tap knows
         self.facts: list[StepFacts] = []  # of the step, and of those before it that went on as they began
 
+    def add(self, facts: StepFacts, left_bad: int) -> None:
+        """A step that is over, of which the device has not told all."""
+        self.facts.append(facts)
+        self.left_bad |= bool(left_bad)
+
     def is_here(self) -> bool:
         return self.is_over and (self.is_lost or self._recorder.hold_is_due())
 

@@ -167,9 +167,10 @@ class Live(Listener):
         if heard:
             if not self._was_heard:
                 tap.forget()
-            tap.hold(lib.HOLD, _BYTES, _BYTES_WRITTEN)
             if self._on_device:
                 self._begin_hold(recorder)
+            # What a device tells late would be taken for an origin in the operation at hand.
+            tap.hold(lib.HOLD, 0 if self._hold is not None else _BYTES, _BYTES_WRITTEN)
             # On a device the tap does not know what is finite: the recorder reads there. What is shown has full
             # statistics; what is known of averages begins after the first step.
             reads_all = self._on_device and session.state.reads != _FORWARD
@@ -194,8 +195,6 @@ class Live(Listener):
         if self._decides_later:
             self._hold = Hold(recorder)
             self.session.pending.begin_hold(self._hold)
-            if self.session.tap is not None:
-                self.session.tap.keep(0)  # origins that a device tells now are of other operations
             closely = self._reads == _EACH or self._was_bad_lately()
             self.session.state.reads = _EACH if closely else self._reads
             recorder.read_elements(closely)
@@ -217,8 +216,7 @@ class Live(Listener):
         self.budget.step_took(now - self._began, heard)
         self._began = now
         if self._hold is not None:
-            self._hold.facts.append(session.facts)
-            self._hold.left_bad |= bool(session.state.left_bad)
+            self._hold.add(session.facts, session.state.left_bad)
         else:
             self._judge(step)
         session.facts.mode = session.mode
@@ -297,7 +295,6 @@ class Live(Listener):
             self._judge(session.step)
             return self._end_hold()
         session.facts.mode = session.mode
-        hold.facts.append(session.facts)
-        hold.left_bad |= bool(session.state.left_bad)
+        hold.add(session.facts, session.state.left_bad)
         self._end_hold()
         session.pending.drain()  # closing the recorder waits as well
