@@ -18,8 +18,9 @@ void trace_pole(OriginContext& context, const OpInfo& info, const Names& names, 
   const auto maker = [&](ValueId id) -> const RecentOp* {
     const Value* value = values.find(id);
     if (value == nullptr) return nullptr;
+    const std::uint64_t known = values.producer_of(*value);
     const StorageInfo* storage = values.storage(value->storage);
-    const std::uint64_t seq = value->producer != kNoSeq || storage == nullptr ? value->producer : storage->maker;
+    const std::uint64_t seq = known != kNoSeq || storage == nullptr ? known : storage->maker;
     return seq < context.op.seq ? ring.find(seq) : nullptr;
   };
   const auto pole = std::find_if(context.op.inputs.begin(), context.op.inputs.end(),
@@ -127,8 +128,9 @@ std::unique_ptr<OriginContext> capture(const OpInView& op, Names& names, ValueTa
     ArgSnapshot& arg =
         at < 0 ? origin.inputs[open[i].input] : context->slice[static_cast<std::size_t>(at)].inputs[open[i].input];
     const Value* value = values.find(arg.value);
-    if (value == nullptr || value->producer >= op.record->seq) continue;
-    const RecentOp* producer = ring.find(value->producer);
+    const std::uint64_t made_by = value == nullptr ? kNoSeq : values.producer_of(*value);
+    if (made_by >= op.record->seq) continue;
+    const RecentOp* producer = ring.find(made_by);
     if (producer == nullptr) continue;
     const auto it = taken.find(producer->seq);
     if (it != taken.end()) {

@@ -104,6 +104,7 @@ class ValueGraph {
 
   const Value* value(ValueId id) { return values_.find(id); }
   const OpRing& ring() const { return ring_; }
+  std::uint64_t producer_of(const Value& value) { return values_.producer_of(value); }
   const GraphCounts& counts() const { return counts_; }
   std::uint64_t evicted() const { return values_.evicted(); }
   struct Footprint {

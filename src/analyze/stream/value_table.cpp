@@ -141,6 +141,17 @@ Value* ValueTable::insert(const ValueRecord& record, const LayoutRecord* layout)
   return &value;
 }
 
+std::uint64_t ValueTable::producer_of(const Value& value) {
+  const StorageInfo* info = storages_.find(value.storage);
+  if (value.producer != kNoSeq || info == nullptr) return value.producer;
+  for (std::int32_t slot = info->newest; slot >= 0; slot = at(slot).older) {
+    const Value& other = at(slot);
+    if (other.version == value.version && other.producer != kNoSeq && other.extent.holds(value.extent))
+      return other.producer;
+  }
+  return kNoSeq;
+}
+
 void ValueTable::unlink(std::int32_t slot, StorageInfo& info) {
   Value& value = at(slot);
   if (value.older >= 0) at(value.older).newer = value.newer;

@@ -97,6 +97,8 @@ class ValueTable {
   Value* insert(const ValueRecord& record, const LayoutRecord* layout = nullptr);
   StorageInfo* storage(std::uint64_t id) { return storages_.find(id); }
   Value& at(std::int32_t slot) { return slots_[static_cast<std::size_t>(slot)]; }
+  // The op that made its contents, also where they are seen through a view; kNoSeq: none was watched.
+  std::uint64_t producer_of(const Value& value);
 
   // Values of the storage older than `version` die; `on_dead` sees each before.
   template <typename F>

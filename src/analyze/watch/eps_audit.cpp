@@ -70,7 +70,7 @@ void EpsAudit::on_op(const OpInView& op) {
     const std::string& slot = names_.text(op.inputs[i].slot);
     if (std::find(op.info->pole_slots.begin(), op.info->pole_slots.end(), slot) == op.info->pole_slots.end()) continue;
     const OpRing& ring = graph_.ring();
-    const RecentOp* maker = ring.find(value->producer);
+    const RecentOp* maker = ring.find(graph_.producer_of(*value));
     if (maker == nullptr || maker->scalars == 0) continue;
     const OpInfo& info = names_.op(maker->op);
     if (info.zero != ZeroRule::kAdd && info.zero != ZeroRule::kClamp) continue;

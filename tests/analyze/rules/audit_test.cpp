@@ -56,6 +56,29 @@ TEST(EpsAudit, is_silent_where_the_format_holds_the_constant) {
   EXPECT_THAT(guarded(1e-8, DType::kBF16).findings, IsEmpty());
 }
 
+// x / x.norm().clamp_min(eps).expand_as(x), as F.normalize has it.
+Analysis normalized(double eps, bool rewritten = false) {
+  TraceBuilder t;
+  t.in("<loss>", Phase::kLoss).called_from("train.py:9");
+  const Handle x = t.value(finite(8).as(DType::kF16));
+  const Handle norm = t.op("linalg_vector_norm", {{"self", x}}, finite(1).as(DType::kF16).range(1, 2));
+  Handle least = t.op("clamp_min", {{"self", norm}}, finite(1).as(DType::kF16).range(1, 2), {{"min", eps}});
+  if (rewritten) t.in_place("exp_", least, {}, finite(1).as(DType::kF16).range(1, 2));
+  const Handle seen = t.seen_as(least, finite(1).as(DType::kF16).range(1, 2), least.id);
+  t.op("div", {{"self", x}, {"other", seen}}, finite(8).as(DType::kF16));
+  t.end_step();
+  return analysis_of(t);
+}
+
+TEST(EpsAudit, sees_a_least_norm_through_a_view_of_it) {
+  const Analysis a = normalized(1e-12);
+  ASSERT_EQ(a.findings.size(), 1u);
+  EXPECT_EQ(a.findings[0].cls, FindingClass::kEpsUnderflow);
+  EXPECT_EQ(a.findings[0].severity, Severity::kWarning);
+  EXPECT_THAT(normalized(1e-4).findings, IsEmpty());
+  EXPECT_THAT(normalized(1e-12, true).findings, IsEmpty());
+}
+
 TEST(EpsAudit, says_nothing_more_where_the_constant_has_failed_already) {
   TraceBuilder t;
   t.in("fc1.weight", Phase::kOptimizer);
