@@ -69,23 +69,39 @@ void EpsAudit::on_op(const OpInView& op) {
     if (value == nullptr || op.inputs[i].slot == 0) continue;
     const std::string& slot = names_.text(op.inputs[i].slot);
     if (std::find(op.info->pole_slots.begin(), op.info->pole_slots.end(), slot) == op.info->pole_slots.end()) continue;
-    const OpRing& ring = graph_.ring();
-    const RecentOp* maker = ring.find(graph_.producer_of(*value));
-    if (maker == nullptr || maker->scalars == 0) continue;
-    const OpInfo& info = names_.op(maker->op);
-    if (info.zero != ZeroRule::kAdd && info.zero != ZeroRule::kClamp) continue;
-    for (std::uint32_t s = 0; s < maker->scalars; ++s) {
-      const ScalarArg& scalar = ring.scalar(*maker, s);
-      const std::string& name = names_.text(scalar.name);
-      const bool guards = info.zero == ZeroRule::kClamp ? name == "min" : name == "other";
-      if (!guards || !(scalar.value > 0) || scalar.value > kLargestGuard) continue;
+    const RecentOp* maker = graph_.ring().find(graph_.producer_of(*value));
+    if (maker == nullptr) continue;
+    for (const double guard : guards_of(*maker)) {
       const LayoutRecord* layout = names_.layout(value->layout);
       const DType dtype = layout == nullptr ? maker->compute_dtype : layout->dtype;
       const std::uint64_t zeros = value->has_stats ? static_cast<std::uint64_t>(value->stats.zero) : 0;
       const OpRef at{maker->seq, maker->step, op.record->micro_batch, maker->phase, maker->module, maker->op};
-      count({at, op.record->call_site, info.zero == ZeroRule::kAdd}, scalar.value, dtype, zeros);
+      const bool added = names_.op(maker->op).zero == ZeroRule::kAdd;
+      count({at, op.record->call_site, added}, guard, dtype, zeros);
     }
   }
+}
+
+std::vector<double> EpsAudit::guards_of(const RecentOp& maker) {
+  std::vector<double> guards;
+  const OpRing& ring = graph_.ring();
+  const ZeroRule rule = names_.op(maker.op).zero;
+  if (rule != ZeroRule::kAdd && rule != ZeroRule::kClamp) return guards;
+  const auto add = [&](double number) {
+    if (number > 0 && number <= kLargestGuard) guards.push_back(number);
+  };
+  const std::string_view name = rule == ZeroRule::kClamp ? "min" : "other";
+  for (std::uint32_t i = 0; i < maker.scalars; ++i) {
+    const ScalarArg& scalar = ring.scalar(maker, i);
+    if (names_.is(scalar.name, name)) add(scalar.value);
+  }
+  // A lower limit may be a tensor of one number.
+  for (std::uint32_t i = 0; rule == ZeroRule::kClamp && i < maker.inputs; ++i) {
+    const OpArg& input = ring.input(maker, i);
+    const Value* limit = names_.is(input.slot, name) ? graph_.value(input.value) : nullptr;
+    if (limit != nullptr && limit->has_stats && limit->stats.numel == 1) add(limit->stats.max);
+  }
+  return guards;
 }
 
 std::vector<Finding> EpsAudit::findings() const {

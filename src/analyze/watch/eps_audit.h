@@ -28,6 +28,7 @@ class EpsAudit {
     StringId site = 0;
     bool added = true;  // x + eps, as optimizers and norms have it; else a lower limit
   };
+  std::vector<double> guards_of(const RecentOp& maker);  // what it adds, or its lower limit: small constants
   void count(const First& place, double eps, DType dtype, std::uint64_t zeros);
 
   static constexpr std::size_t kMaxRows = 4096;

@@ -79,6 +79,21 @@ TEST(EpsAudit, sees_a_least_norm_through_a_view_of_it) {
   EXPECT_THAT(normalized(1e-12, true).findings, IsEmpty());
 }
 
+TEST(EpsAudit, sees_a_lower_limit_that_is_a_tensor_of_one_number) {
+  const auto similar = [](double eps) {
+    TraceBuilder t;
+    t.in("<loss>", Phase::kLoss);
+    Handle norm = t.value(finite(4).as(DType::kF16).range(1, 2));
+    const Handle limit = t.op("scalar_tensor", {}, finite(1).range(eps, eps), {{"s", eps}});
+    t.in_place("clamp_min_", norm, {{"min", limit}}, finite(4).as(DType::kF16).range(1, 2));
+    t.op("div", {{"self", t.value(finite(4).as(DType::kF16))}, {"other", norm}}, finite(4).as(DType::kF16));
+    t.end_step();
+    return analysis_of(t);
+  };
+  EXPECT_EQ(similar(1e-8).findings.size(), 1u);
+  EXPECT_THAT(similar(1e-4).findings, IsEmpty());
+}
+
 TEST(EpsAudit, says_nothing_more_where_the_constant_has_failed_already) {
   TraceBuilder t;
   t.in("fc1.weight", Phase::kOptimizer);

@@ -147,3 +147,26 @@ def test_an_eps_that_rounds_to_0_is_an_error_and_a_subnormal_one_a_warning(where
     tiny = told(guarded(where, 1e-40), tmp_path, level)
     assert tiny.status == "warning" and tiny.first["class"] == "eps_underflow", tiny.show()
     assert_silent(guarded(where, 1e-12), tmp_path, level)
+
+
+class Unit(nn.Module):
+    """Compares directions in fp16, whose norms have a least value: through a view of it, and written in place."""
+
+    def __init__(self, how, eps):
+        super().__init__()
+        self.first, self.how, self.eps = nn.Linear(6, 8), how, eps
+
+    def forward(self, x):
+        h = self.first(x).half()
+        if self.how == "normalize":
+            return nn.functional.normalize(h, dim=-1, eps=self.eps)[:, :3].float()
+        anchors = torch.eye(8, dtype=torch.float16)[:3]
+        return nn.functional.cosine_similarity(h[:, None], anchors, dim=-1, eps=self.eps).float()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("how", ["normalize", "cosine_similarity"])
+def test_a_least_norm_that_rounds_to_0_is_a_warning_while_no_norm_is_0(how, level, tmp_path):
+    said = told(classifier(model=lambda: Unit(how, 1e-12)), tmp_path, level)
+    assert said.status == "warning" and said.what[0] == "eps_underflow", said.show()
+    assert_silent(classifier(model=lambda: Unit(how, 1e-4)), tmp_path, level)
