@@ -131,6 +131,7 @@ struct PrecisionComparison {
   std::int64_t batch_size = 0;
   double tolerance = 0;                           // share of what fp32 learnt by which a final loss may be higher
   double allowed_loss = 0;                        // a final loss up to here is kSame
+  std::optional<double> other_seed_loss;          // fp32's final loss from another seed; none: nothing to compare
   std::optional<double> allowed_validation_loss;  // and one of the validation up to here
   std::string machine;                            // where times were taken
   std::vector<PrecisionRun> runs;                 // fp32 first

@@ -126,6 +126,7 @@ std::string render_precision_json(const PrecisionComparison& c) {
       {"batch_size", c.batch_size},
       {"tolerance", json_number(c.tolerance)},
       {"allowed_loss", json_number(c.allowed_loss)},
+      {"other_seed_loss", c.other_seed_loss ? json_number(*c.other_seed_loss) : json()},
       {"allowed_validation_loss", c.allowed_validation_loss ? json_number(*c.allowed_validation_loss) : json()},
       {"runs", list_of(c.runs, recipe_run_to_json)},
       {"batch_sizes", list_of(c.sweep, batch_to_json)}};

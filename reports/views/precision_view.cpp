@@ -347,8 +347,9 @@ PrecisionView view_precision(const PrecisionComparison& c, std::size_t layers) {
   for (const PrecisionRun& run : c.runs) view.curves.push_back(make_curve(run));
   view.tolerance_note =
       "As good as fp32: a final loss of at most " + loss_text(c.allowed_loss) + ", which is fp32's and " +
-      format_percent(c.tolerance) +
-      " of what fp32 learnt, no step whose loss is not finite where fp32's is" +
+      format_percent(c.tolerance) + " of what fp32 learnt" +
+      (c.other_seed_loss ? ", or as much as another seed makes of it (" + loss_text(*c.other_seed_loss) + ")" : "") +
+      ", no step whose loss is not finite where fp32's is" +
       (c.allowed_validation_loss
            ? ", and a validation whose loss is at most " + loss_text(*c.allowed_validation_loss) + "."
            : ".");

@@ -150,7 +150,7 @@ TEST(PrecisionJson, has_every_field_of_a_comparison_and_of_its_runs_and_batch_si
   report.erase("batch_sizes");
   EXPECT_EQ(report, json::parse(R"({"schema": "nanhunt.precision", "schema_version": 1, "workload": "made-up",
     "summary": "a training that never was", "seed": 7, "steps": 40, "batch_size": 32, "tolerance": 0.05,
-    "allowed_loss": 0.27, "allowed_validation_loss": 0.4})"));
+    "allowed_loss": 0.27, "other_seed_loss": 0.11, "allowed_validation_loss": 0.4})"));
 
   const json head = json::parse(R"({"recipe": "torch-amp-fp16", "summary": "made up: torch-amp-fp16", "dtype": "fp16",
     "outcome": "nonfinite", "why": null, "final_loss": "NaN", "accuracy": 0.96875, "nonfinite_steps": 20,

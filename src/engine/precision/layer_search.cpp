@@ -81,16 +81,20 @@ double final_loss_of(const std::vector<PrecisionStep>& steps) {
   return sum / static_cast<double>(count);
 }
 
-Reference make_reference(const Course& fp32, double tolerance) {
+Reference make_reference(const Course& fp32, double tolerance, const Course& other_seed) {
   Reference out;
   out.steps = fp32.steps;
   const double last = final_loss_of(fp32.steps);
   const double learnt = fp32.steps.empty() ? 0 : fp32.steps.front().loss - last;
   const double more = tolerance * std::max(learnt, 0.0);
   out.has_learnt = learnt > 0.01 * std::abs(last + learnt);
-  out.allowed_loss = last + more;
+  const auto allowed = [&](double loss, double from_other_seed) {
+    const double by_seed = std::abs(from_other_seed - loss);
+    return loss + (std::isfinite(by_seed) ? std::max(more, by_seed) : more);
+  };
+  out.allowed_loss = allowed(last, final_loss_of(other_seed.steps));
   if (fp32.validation_loss && std::isfinite(*fp32.validation_loss)) {
-    out.allowed_validation_loss = *fp32.validation_loss + more;
+    out.allowed_validation_loss = allowed(*fp32.validation_loss, other_seed.validation_loss.value_or(kNotMeasured));
   }
   return out;
 }

@@ -22,14 +22,15 @@ struct Judged {
 // Mean loss of the last fifth of the steps, one at least; NaN without steps.
 double final_loss_of(const std::vector<PrecisionStep>& steps);
 // fp32's course, and losses up to which a run is as good: those of fp32 and `tolerance` of what it learnt from its
-// first loss on.
+// first loss on, or as much as another seed makes of it, whichever is more.
 struct Reference {
   std::vector<PrecisionStep> steps;
   double allowed_loss = 0;
   bool has_learnt = false;  // more than a hundredth of its first loss: else nothing can be said of others
   std::optional<double> allowed_validation_loss;
 };
-Reference make_reference(const Course& fp32, double tolerance);
+// `other_seed`: fp32's course from another seed; without steps: none.
+Reference make_reference(const Course& fp32, double tolerance, const Course& other_seed);
 Judged judge(const Course& course, const Reference& reference);
 
 // At most so many layers are measured one by one; no set of more than so many is tried.

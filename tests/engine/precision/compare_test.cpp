@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "nanhunt/engine/precision.h"
+#include "src/engine/precision/layer_search.h"
 #include "tests/engine/precision/planted.h"
 
 namespace nanhunt::engine::testing {
@@ -106,6 +107,25 @@ TEST(ComparePrecision, of_the_healthy_twin_names_no_layer_and_tries_none) {
     EXPECT_NEAR(*run.validation->accuracy, *run.validation_in_fp32->accuracy, 0.02);
     EXPECT_GT(*run.accuracy, 0.8);
   }
+}
+
+Course course_with(std::vector<double> losses) {
+  Course course;
+  for (std::uint32_t step = 0; const double loss : losses) course.steps.push_back({step++, loss, false, 1});
+  course.validation_loss = losses.back();
+  return course;
+}
+
+TEST(ComparePrecision, takes_no_difference_for_harm_that_another_seed_makes_as_well) {
+  // Given a recipe that ends somewhat higher than fp32, by more than the tolerance,
+  const Course fp32 = course_with({2.0, 0.5}), recipe = course_with({2.0, 0.7});
+  // then it is as good where fp32 from another seed differs as much,
+  EXPECT_EQ(judge(recipe, make_reference(fp32, 0.05, course_with({2.0, 0.75}))).outcome, PrecisionOutcome::kSame);
+  EXPECT_EQ(judge(recipe, make_reference(fp32, 0.05, course_with({2.0, 0.25}))).outcome, PrecisionOutcome::kSame);
+  // and worse where that comes to the same loss, or to none.
+  EXPECT_EQ(judge(recipe, make_reference(fp32, 0.05, course_with({2.0, 0.5}))).outcome, PrecisionOutcome::kWorse);
+  EXPECT_EQ(judge(recipe, make_reference(fp32, 0.05, course_with({2.0, NAN}))).outcome, PrecisionOutcome::kWorse);
+  EXPECT_EQ(judge(recipe, make_reference(fp32, 0.05, Course())).outcome, PrecisionOutcome::kWorse);
 }
 
 TEST(ComparePrecision, keeps_memory_of_each_kind_apart) {
