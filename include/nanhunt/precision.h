@@ -76,11 +76,13 @@ enum class PrecisionOutcome : std::uint8_t {
 };
 std::string_view precision_outcome_name(PrecisionOutcome outcome);  // "lost_steps"
 
-// A training in a recipe with some layers kept in fp32, with fp32 masters where the recipe has none, or with both.
+// A training in a recipe with some layers kept in fp32, with fp32 masters where the recipe has none, or with both; or
+// as it is, from another seed.
 struct KeptTrial {
   std::vector<std::string> layers;
   bool all_layers = false;            // the whole model; `layers` is left empty
   bool masters = false;               // the optimizer steps fp32 copies of 16-bit weights
+  bool other_seed = false;            // from another seed, held against fp32 from there
   std::optional<double> start_scale;  // the loss scale that the scaler had found at the end, from the start
   double final_loss = 0;
   std::optional<double> validation_loss;     // in the recipe's own format

@@ -65,6 +65,7 @@ json trial_to_json(const KeptTrial& trial) {
   return {{"layers", json_texts(trial.layers)},
           {"all_layers", trial.all_layers},
           {"masters", trial.masters},
+          {"other_seed", trial.other_seed},
           {"start_scale", trial.start_scale ? json_number(*trial.start_scale) : json()},
           {"final_loss", json_number(trial.final_loss)},
           {"validation_loss", trial.validation_loss ? json_number(*trial.validation_loss) : json()},

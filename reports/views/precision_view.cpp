@@ -59,14 +59,16 @@ std::string kept_text(const KeptTrial& trial) {
   if (!trial.layers.empty()) parts.push_back(names_text(trial.layers));
   if (trial.masters) parts.push_back("fp32 masters");
   if (trial.start_scale) parts.push_back(scale_text(*trial.start_scale));
+  if (parts.empty()) parts.push_back("nothing");
+  if (trial.other_seed) parts.push_back("from another seed");
   return join(parts, ", ");
 }
 
 bool has_cure(const PrecisionRun& run) { return !run.keep.empty() || run.keep_masters || run.start_scale; }
 
 bool is_cure(const PrecisionRun& run, const KeptTrial& trial) {
-  return trial.restored && !trial.all_layers && trial.layers == run.keep && trial.masters == run.keep_masters &&
-         trial.start_scale == run.start_scale;
+  return trial.restored && !trial.all_layers && !trial.other_seed && trial.layers == run.keep &&
+         trial.masters == run.keep_masters && trial.start_scale == run.start_scale;
 }
 
 // "keep fc2 in fp32, use fp32 master weights and optimizer state"
@@ -145,9 +147,16 @@ std::string keep_sentence(const PrecisionRun& run) {
     return " What helps: " + what_to_do(run) + ". Trained so, it ends at " + loss_text(cure->final_loss) +
            ", and the loss of every step is finite.";
   }
+  if (run.trials.size() == 1 && run.trials.front().other_seed) {
+    return " From another seed it is as good as fp32: the difference is chance.";
+  }
   const auto found = std::ranges::find_if(run.trials, [](const KeptTrial& trial) { return trial.all_layers; });
   if (found == run.trials.end()) return "";
   const KeptTrial& all = *found;
+  if (run.trials.back().other_seed && all.restored) {
+    return " With every layer kept in fp32 it ends at " + loss_text(all.final_loss) +
+           "; the few layers that restore it from this seed do not from another.";
+  }
   if (!all.restored) {
     return " With every layer kept in fp32 it is no better: look at the loss, the loss scale and the optimizer.";
   }

@@ -48,6 +48,32 @@ TEST(PrecisionView, says_which_layer_to_keep_only_where_a_training_has_shown_it)
   EXPECT_THAT(view_precision(c).answers[0].sentence, HasSubstr("look at the loss, the loss scale and the optimizer"));
 }
 
+KeptTrial trial_of(std::vector<std::string> layers, bool other_seed, bool restored) {
+  KeptTrial trial;
+  trial.layers = std::move(layers);
+  trial.other_seed = other_seed;
+  trial.restored = restored;
+  return trial;
+}
+
+TEST(PrecisionView, advises_nothing_from_chance) {
+  // Given a recipe that is as good as fp32 from another seed,
+  PrecisionComparison c = make_precision_comparison();
+  PrecisionRun& run = c.runs[1];
+  run.keep.clear();
+  run.trials.resize(1);
+  run.trials[0] = trial_of({}, /*other_seed=*/true, /*restored=*/true);
+  EXPECT_THAT(view_precision(c).answers[0].sentence, HasSubstr("From another seed it is as good as fp32"));
+  EXPECT_THAT(view_precision(c).headline, Not(HasSubstr("keep")));
+  EXPECT_EQ(view_precision(c).trials.rows[0].cells[0], "nothing, from another seed");
+  // and one that a layer has helped from this seed alone
+  run.trials = {trial_of({}, true, false), trial_of({}, false, true), trial_of({"ffn.wo"}, false, true),
+                trial_of({"ffn.wo"}, true, false)};
+  run.trials[1].all_layers = true;
+  EXPECT_THAT(view_precision(c).headline, Not(HasSubstr("keep")));
+  EXPECT_THAT(view_precision(c).answers[0].sentence, HasSubstr("from this seed do not from another"));
+}
+
 TEST(PrecisionView, says_that_masters_helped_where_they_did) {
   PrecisionComparison c = make_precision_comparison();
   c.runs[1].keep_masters = c.runs[1].trials[1].masters = true;
@@ -174,7 +200,7 @@ TEST(PrecisionJson, has_every_field_of_a_comparison_and_of_its_runs_and_batch_si
   EXPECT_EQ(run["layers"][2]["first_overflow"], nullptr);
   EXPECT_EQ(other["layers"][1]["gradient_error"], nullptr);
   EXPECT_EQ(run["trials"][0]["all_layers"], true);
-  EXPECT_EQ(run["trials"][1], json::parse(R"({"layers": ["ffn.wo"], "all_layers": false, "masters": false,
+  EXPECT_EQ(run["trials"][1], json::parse(R"({"layers": ["ffn.wo"], "all_layers": false, "masters": false, "other_seed": false,
     "start_scale": 128.0, "final_loss": 0.1704, "validation_loss": 0.2, "nonfinite_steps": 0, "skipped_steps": 2,
     "restored": true, "refused": "no"})"));
   for (const char* list : {"memory", "steps", "layers", "trials"}) run.erase(list);

@@ -136,7 +136,10 @@ class Comparison {
       }
       tell("training", step + 1, out_.steps);
     }
-    reference_ = make_reference(all.front().course, options_.tolerance, train_from_another_seed());
+    const Course& course = all.front().course;
+    const Course other = train_from_another_seed();
+    reference_ = make_reference(course, options_.tolerance, other);
+    other_seed_ = make_reference(other, options_.tolerance, course);
     out_.allowed_loss = reference_.allowed_loss;
     out_.allowed_validation_loss = reference_.allowed_validation_loss;
     for (Running& running : all) finish(running);
@@ -253,7 +256,7 @@ class Comparison {
       if (run.outcome == PrecisionOutcome::kSame || !reference_.has_learnt) continue;
       if (run.outcome == PrecisionOutcome::kBadValidation) compare_validation(i);
       search_layers(
-          plan_of(*recipes_[i], out_.batch_size, out_.steps), reference_,
+          plan_of(*recipes_[i], out_.batch_size, out_.steps), reference_, other_seed_,
           scalers_[i].empty() ? LossScaler::Saved() : scalers_[i].back(), run,
           [&](std::uint32_t at, std::uint32_t of) { tell("keeping layers in fp32 in " + run.recipe, at, of); });
     }
@@ -304,7 +307,7 @@ class Comparison {
   const PrecisionOptions& options_;
   std::function<double()> seconds_;
   std::vector<const NamedRecipe*> recipes_;
-  Reference reference_;
+  Reference reference_, other_seed_;  // fp32, and fp32 from the seed that follows
   std::vector<std::vector<LossScaler::Saved>> scalers_;          // by run
   std::map<std::size_t, StartingPoint> final_weights_;           // by run, of those whose validation falls short
   std::map<std::size_t, std::map<std::string, DType>> formats_;  // by run: of each layer's input

@@ -50,9 +50,9 @@ Besides besides_layers(const RecipePlan& plan) {
 
 // A loss that is only somewhat higher than fp32's may fall below the bound by chance: at least half of what it is
 // behind has to be made good.
-double loss_that_restores(const PrecisionRun& run, const Reference& reference) {
-  if (run.outcome != PrecisionOutcome::kWorse) return reference.allowed_loss;
-  return std::min(reference.allowed_loss, (final_loss_of(reference.steps) + run.final_loss) / 2);
+double loss_that_restores(PrecisionOutcome outcome, double final_loss, const Reference& reference) {
+  if (outcome != PrecisionOutcome::kWorse) return reference.allowed_loss;
+  return std::min(reference.allowed_loss, (final_loss_of(reference.steps) + final_loss) / 2);
 }
 
 KeptTrial run_trial(const RecipePlan& plan, const Reference& reference, double loss_wanted) {
@@ -149,18 +149,28 @@ std::uint32_t measure_layers(const RecipePlan& plan, const StartingPoint& from, 
   return static_cast<std::uint32_t>(layers.size()) - measured;
 }
 
-void search_layers(const RecipePlan& plan, const Reference& reference, const LossScaler::Saved& found_scaler,
-                   PrecisionRun& run, const std::function<void(std::uint32_t, std::uint32_t)>& tell) {
+void search_layers(const RecipePlan& plan, const Reference& reference, const Reference& other_seed,
+                   const LossScaler::Saved& found_scaler, PrecisionRun& run, const std::function<void(std::uint32_t, std::uint32_t)>& tell) {
   const std::size_t most = std::min(run.layers.size(), kKeptLayers);
-  const auto of = static_cast<std::uint32_t>(2 + 2 * most);
-  const double loss_wanted = loss_that_restores(run, reference);
-  const auto restores = [&](const RecipePlan& tried) {
-    KeptTrial trial = run_trial(tried, reference, loss_wanted);
+  const auto of = static_cast<std::uint32_t>(4 + 2 * most);
+  const double loss_wanted = loss_that_restores(run.outcome, run.final_loss, reference);
+  const auto note = [&](const RecipePlan& tried, KeptTrial trial) {
     if (!tried.scaler.empty() && !run.steps.empty()) trial.start_scale = run.steps.back().scale;
     run.trials.push_back(std::move(trial));
     tell(static_cast<std::uint32_t>(std::min<std::size_t>(run.trials.size(), of)), of);
     return run.trials.back().restored;
   };
+  const auto restores = [&](const RecipePlan& tried) { return note(tried, run_trial(tried, reference, loss_wanted)); };
+  const auto restores_elsewhere = [&](RecipePlan tried, double wanted) {
+    ++tried.seed;
+    KeptTrial trial = run_trial(tried, other_seed, wanted);
+    trial.other_seed = true;
+    return note(tried, std::move(trial));
+  };
+  const bool has_other = other_seed.has_learnt;
+  if (has_other && restores_elsewhere(plan, other_seed.allowed_loss)) return;
+  const double wanted_elsewhere =
+      has_other ? loss_that_restores(run.outcome, run.trials.back().final_loss, other_seed) : 0;
   const Besides besides = besides_layers(plan);
   // With all that has parameters in fp32 it would not be the recipe any more.
   const auto leaves_any = [&](const RecipePlan& tried) {
@@ -205,6 +215,7 @@ void search_layers(const RecipePlan& plan, const Reference& reference, const Los
   }
   if (best.masters) try_without([](RecipePlan& fewer) { fewer.masters = false; });
   if (!best.scaler.empty()) try_without([](RecipePlan& fewer) { fewer.scaler.clear(); });
+  if (has_other && !restores_elsewhere(best, wanted_elsewhere)) return;
   run.keep.assign(best.kept.begin(), best.kept.end());
   run.keep_masters = best.masters;
   if (!best.scaler.empty()) run.start_scale = run.steps.back().scale;

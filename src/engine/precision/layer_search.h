@@ -46,9 +46,12 @@ std::uint32_t measure_layers(const RecipePlan& plan, const StartingPoint& from, 
 // Trains with what may help besides layers: fp32 masters where the optimizer steps 16-bit weights, and the scale that
 // the scaler had found, `found_scaler`, where it skipped steps to find it. Then with all layers in fp32; if that
 // restores the loss, with each of the worst, with the worst 2, 3, ... together, and then without each of these again.
+// What `other_seed`, fp32's course from another seed, does not show as well is chance: nothing is searched for where the
+// recipe is as good as fp32 from there, and nothing is advised that does not restore the loss there.
 // `run.trials` has them all; `run.keep`, `run.keep_masters` and `run.start_scale` the least that was seen to restore
 // it.
-void search_layers(const RecipePlan& plan, const Reference& reference, const LossScaler::Saved& found_scaler,
+void search_layers(const RecipePlan& plan, const Reference& reference, const Reference& other_seed,
+                   const LossScaler::Saved& found_scaler,
                    PrecisionRun& run, const std::function<void(std::uint32_t, std::uint32_t)>& tell);
 
 }  // namespace nanhunt::engine

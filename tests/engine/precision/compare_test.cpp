@@ -68,6 +68,9 @@ TEST(ComparePrecision, names_the_layer_that_overflows_in_fp16_and_has_seen_the_l
   EXPECT_THAT(restored->layers, ElementsAre(kPlantedLayer));
   EXPECT_LE(restored->final_loss, comparison.allowed_loss);
   EXPECT_EQ(restored->nonfinite, 0U);
+  // and so does one from another seed, from which the recipe fails as well
+  EXPECT_TRUE(fp16.trials.front().other_seed && fp16.trials.front().layers.empty() && !fp16.trials.front().restored);
+  EXPECT_TRUE(fp16.trials.back().other_seed && fp16.trials.back().restored);
   // while bf16 has the range
   const PrecisionRun& bf16 = run_of(comparison, "torch-amp-bf16");
   EXPECT_EQ(bf16.outcome, PrecisionOutcome::kSame);
@@ -262,8 +265,10 @@ TEST(ComparePrecision, where_the_optimizer_is_what_fails_names_no_layer_but_mast
   // then: weights and state in fp32 cure it, while all layers go on computing in fp16
   EXPECT_TRUE(run.keep_masters);
   EXPECT_THAT(run.keep, IsEmpty());
-  ASSERT_EQ(run.trials.size(), 1U);
-  EXPECT_TRUE(run.trials[0].masters && run.trials[0].restored);
+  ASSERT_EQ(run.trials.size(), 3U) << "as it is from another seed, the cure, and the cure from there";
+  EXPECT_TRUE(!run.trials[0].masters && !run.trials[0].restored);
+  EXPECT_TRUE(run.trials[1].masters && run.trials[1].restored && !run.trials[1].other_seed);
+  EXPECT_TRUE(run.trials[2].masters && run.trials[2].restored && run.trials[2].other_seed);
 }
 
 TEST(ComparePrecision, where_a_scaler_took_long_to_find_its_scale_names_the_scale_and_no_layer) {
@@ -282,7 +287,9 @@ TEST(ComparePrecision, where_a_scaler_took_long_to_find_its_scale_names_the_scal
   EXPECT_THAT(run.keep, IsEmpty());
   ASSERT_TRUE(run.start_scale);
   EXPECT_EQ(*run.start_scale, run.steps.back().scale);
-  EXPECT_TRUE(run.trials.front().restored && run.trials.front().start_scale && run.trials.front().layers.empty());
+  for (std::size_t i = 1; i < run.trials.size(); ++i) {
+    EXPECT_TRUE(run.trials[i].restored && run.trials[i].start_scale && run.trials[i].layers.empty());
+  }
 }
 
 TEST(ComparePrecision, where_a_layer_and_the_optimizer_fail_names_both_and_neither_in_vain) {
