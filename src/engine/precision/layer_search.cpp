@@ -160,7 +160,9 @@ void search_layers(const RecipePlan& plan, const Reference& reference, const Ref
     tell(static_cast<std::uint32_t>(std::min<std::size_t>(run.trials.size(), of)), of);
     return run.trials.back().restored;
   };
-  const auto restores = [&](const RecipePlan& tried) { return note(tried, run_trial(tried, reference, loss_wanted)); };
+  const auto restores = [&](const RecipePlan& tried) {
+    return note(tried, run_trial(tried, reference, loss_wanted));
+  };
   const auto restores_elsewhere = [&](RecipePlan tried, double wanted) {
     ++tried.seed;
     KeptTrial trial = run_trial(tried, other_seed, wanted);
