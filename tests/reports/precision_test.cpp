@@ -200,8 +200,8 @@ TEST(PrecisionJson, has_every_field_of_a_comparison_and_of_its_runs_and_batch_si
   EXPECT_EQ(run["layers"][2]["first_overflow"], nullptr);
   EXPECT_EQ(other["layers"][1]["gradient_error"], nullptr);
   EXPECT_EQ(run["trials"][0]["all_layers"], true);
-  EXPECT_EQ(run["trials"][1], json::parse(R"({"layers": ["ffn.wo"], "all_layers": false, "masters": false, "other_seed": false,
-    "start_scale": 128.0, "final_loss": 0.1704, "validation_loss": 0.2, "nonfinite_steps": 0, "skipped_steps": 2,
+  EXPECT_EQ(run["trials"][1], json::parse(R"({"layers": ["ffn.wo"], "all_layers": false, "masters": false,
+    "other_seed": false, "start_scale": 128.0, "final_loss": 0.1704, "validation_loss": 0.2, "nonfinite_steps": 0, "skipped_steps": 2,
     "restored": true, "refused": "no"})"));
   for (const char* list : {"memory", "steps", "layers", "trials"}) run.erase(list);
   EXPECT_EQ(run, head);

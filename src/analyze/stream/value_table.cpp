@@ -142,14 +142,9 @@ Value* ValueTable::insert(const ValueRecord& record, const LayoutRecord* layout)
 }
 
 std::uint64_t ValueTable::producer_of(const Value& value) {
-  const StorageInfo* info = storages_.find(value.storage);
-  if (value.producer != kNoSeq || info == nullptr) return value.producer;
-  for (std::int32_t slot = info->newest; slot >= 0; slot = at(slot).older) {
-    const Value& other = at(slot);
-    if (other.version == value.version && other.producer != kNoSeq && other.extent.holds(value.extent))
-      return other.producer;
-  }
-  return kNoSeq;
+  if (value.producer != kNoSeq || value.base == 0) return value.producer;
+  const Value* base = find(value.base);
+  return base != nullptr && base->version == value.version ? base->producer : kNoSeq;
 }
 
 void ValueTable::unlink(std::int32_t slot, StorageInfo& info) {

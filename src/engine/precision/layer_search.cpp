@@ -150,7 +150,8 @@ std::uint32_t measure_layers(const RecipePlan& plan, const StartingPoint& from, 
 }
 
 void search_layers(const RecipePlan& plan, const Reference& reference, const Reference& other_seed,
-                   const LossScaler::Saved& found_scaler, PrecisionRun& run, const std::function<void(std::uint32_t, std::uint32_t)>& tell) {
+                   const LossScaler::Saved& found_scaler, PrecisionRun& run,
+                   const std::function<void(std::uint32_t, std::uint32_t)>& tell) {
   const std::size_t most = std::min(run.layers.size(), kKeptLayers);
   const auto of = static_cast<std::uint32_t>(4 + 2 * most);
   const double loss_wanted = loss_that_restores(run.outcome, run.final_loss, reference);

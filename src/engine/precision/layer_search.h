@@ -51,7 +51,7 @@ std::uint32_t measure_layers(const RecipePlan& plan, const StartingPoint& from, 
 // `run.trials` has them all; `run.keep`, `run.keep_masters` and `run.start_scale` the least that was seen to restore
 // it.
 void search_layers(const RecipePlan& plan, const Reference& reference, const Reference& other_seed,
-                   const LossScaler::Saved& found_scaler,
-                   PrecisionRun& run, const std::function<void(std::uint32_t, std::uint32_t)>& tell);
+                   const LossScaler::Saved& found_scaler, PrecisionRun& run,
+                   const std::function<void(std::uint32_t, std::uint32_t)>& tell);
 
 }  // namespace nanhunt::engine
