@@ -112,7 +112,14 @@ struct Advice {
   std::string why;
   std::optional<bool> verified;  // true/false: tried on this run; null: not tried
   std::string evidence;          // what was seen when it was tried
+  // Whether all was finite when the operation was computed again from the numbers that it read, with this change; null:
+  // it was not.
+  std::optional<bool> on_these_numbers = std::nullopt;
 };
+
+// What is known of a piece of advice, best first. What failed is no advice.
+enum class Tried : std::uint8_t { kWorked, kOnTheseNumbers, kNotTried, kFailed };
+Tried tried(const Advice& advice);
 
 // How what began on some ranks came to others.
 struct RankPropagation {

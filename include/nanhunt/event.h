@@ -254,6 +254,7 @@ enum class ProbeMode : std::uint8_t {
   kSame = 0,         // same dtype, same kernel
   kOtherKernel = 1,  // same dtype, another kernel
   kWider = 2,        // in `dtype`
+  kRemedy = 3,       // with the change that a piece of advice asks for
 };
 std::string_view probe_mode_name(ProbeMode mode);
 struct ProbeEvent {

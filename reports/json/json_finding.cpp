@@ -160,6 +160,7 @@ json advice_to_json(const std::vector<Advice>& advice) {
                    {"text", json_text(one->text)},
                    {"why", json_text(one->why)},
                    {"verified", one->verified ? json(*one->verified) : json()},
+                   {"on_these_numbers", one->on_these_numbers ? json(*one->on_these_numbers) : json()},
                    {"evidence", json_text(one->evidence)}});
   }
   return out;

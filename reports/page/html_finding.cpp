@@ -49,6 +49,7 @@ void answer_why(HtmlWriter& out, const FindingView& f) {
 void write_tried(HtmlWriter& out, Tried tried, std::string_view badge) {
   switch (tried) {
     case Tried::kWorked:
+    case Tried::kOnTheseNumbers:
       out.markup("<span class=\"tried worked\"><span aria-hidden=\"true\">✓</span> ");
       break;
     case Tried::kFailed:

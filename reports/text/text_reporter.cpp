@@ -42,7 +42,7 @@ Ink status_ink(VerdictStatus status) {
   return Ink::kPlain;
 }
 
-Ink tried_ink(Tried t) { return t == Tried::kWorked ? Ink::kGreen : t == Tried::kFailed ? Ink::kRed : Ink::kDim; }
+Ink tried_ink(Tried t) { return t < Tried::kNotTried ? Ink::kGreen : t == Tried::kFailed ? Ink::kRed : Ink::kDim; }
 
 std::string upper(std::string text) {
   for (char& c : text) {

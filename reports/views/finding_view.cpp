@@ -147,7 +147,7 @@ std::string first_text(const std::optional<OpPlace>& place, std::string_view wha
 
 AdviceView view_advice(const Advice& advice) {
   AdviceView view;
-  view.tried = tried(advice.verified);
+  view.tried = tried(advice);
   view.badge = tried_phrase(view.tried);
   view.text = clip(advice.text, kSentenceLimit);
   view.why = clip(advice.why, kSentenceLimit);

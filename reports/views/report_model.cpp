@@ -165,11 +165,8 @@ std::vector<const Advice*> order_advice(const std::vector<Advice>& advice) {
   std::vector<const Advice*> order;
   order.reserve(advice.size());
   for (const Advice& one : advice) order.push_back(&one);
-  const auto rank = [](const Advice* a) {
-    const Tried t = tried(a->verified);
-    return t == Tried::kWorked ? 0 : t == Tried::kNotTried ? 1 : 2;
-  };
-  std::stable_sort(order.begin(), order.end(), [&](const Advice* a, const Advice* b) { return rank(a) < rank(b); });
+  std::stable_sort(order.begin(), order.end(),
+                   [](const Advice* a, const Advice* b) { return tried(*a) < tried(*b); });
   return order;
 }
 

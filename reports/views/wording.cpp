@@ -183,15 +183,12 @@ std::string_view severity_word(Severity s) {
   return "Info";
 }
 
-Tried tried(const std::optional<bool>& verified) {
-  if (!verified) return Tried::kNotTried;
-  return *verified ? Tried::kWorked : Tried::kFailed;
-}
-
 std::string_view tried_phrase(Tried t) {
   switch (t) {
     case Tried::kWorked:
       return "seen to work on this run";
+    case Tried::kOnTheseNumbers:
+      return "tried on these numbers: finite";
     case Tried::kFailed:
       return "tried: no cure";
     case Tried::kNotTried:

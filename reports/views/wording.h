@@ -20,8 +20,6 @@ std::string_view verdict_meaning(VerdictStatus s);   // one sentence
 std::string_view severity_word(Severity s);          // "Fault"
 
 // What became of an advice on this very run.
-enum class Tried { kWorked, kFailed, kNotTried };
-Tried tried(const std::optional<bool>& verified);
 std::string_view tried_phrase(Tried t);  // "seen to work on this run"
 
 // A word of the report and what it means. README.md has the same table; tests/reports hold the two together.

@@ -183,7 +183,7 @@ class AnalyzerImpl final : public RankPass {
   void on_step(const StepRecord& record);
   Finding bad_loss_finding() const;
   void add_audits(std::vector<Finding>& findings) const;
-  void recommend_scale(ScalerSection& section) const;
+  void recommend_scale(ScalerSection& section, const std::vector<Finding>& findings) const;
   OpsInTrace ops_in_trace(const RunInfo& info, const TraceHealth& health) const;
   void fill_coverage(Analysis& analysis, const RunInfo& info, const TraceHealth& health, const OpsInTrace& ops) const;
 
@@ -307,10 +307,16 @@ void AnalyzerImpl::add_audits(std::vector<Finding>& findings) const {
   for (Finding& f : audits) findings.push_back(std::move(f));
 }
 
-// What was seen to hold, and whose gradients overflow above it.
-void AnalyzerImpl::recommend_scale(ScalerSection& section) const {
+// What was seen to hold, and whose gradients overflow above it. Not where skips were a fault's: a scale has no part in it.
+void AnalyzerImpl::recommend_scale(ScalerSection& section, const std::vector<Finding>& findings) const {
   const auto held = scaler_.recommended_scale();
-  if (!held) return;
+  const auto is_of_scale = [](const Finding& f) {
+    return f.cls == FindingClass::kScalerCalibration || f.cls == FindingClass::kScalerCollapse;
+  };
+  const bool none_of_scale = std::none_of(findings.begin(), findings.end(), is_of_scale);
+  const bool fault = std::any_of(findings.begin(), findings.end(),
+                                 [](const Finding& f) { return f.severity == Severity::kFault; });
+  if (!held || (fault && none_of_scale)) return;
   section.recommended_init_scale = held->scale;
   const auto cap = layers_.scale_cap();
   if (cap && cap->scale < *scaler_.least_skipped()) section.capped_by = names_.text(cap->module);
@@ -443,7 +449,7 @@ Analysis AnalyzerImpl::judge(const RunInfo& info, const TraceHealth& health, con
   analysis.eps_audit = eps_.rows();
   analysis.update_loss = update_loss_.rows();
   analysis.scaler = scaler_.section();
-  if (analysis.scaler) recommend_scale(*analysis.scaler);
+  if (analysis.scaler) recommend_scale(*analysis.scaler, analysis.findings);
   layers_.fill(analysis);
   analysis.device_time = device_.section();
   if (analysis.device_time) analysis.device_time->rank = info.rank;

@@ -86,6 +86,12 @@ std::string_view verdict_status_name(VerdictStatus s) {
   return "inconclusive";
 }
 
+Tried tried(const Advice& advice) {
+  if (advice.verified) return *advice.verified ? Tried::kWorked : Tried::kFailed;
+  if (advice.on_these_numbers) return *advice.on_these_numbers ? Tried::kOnTheseNumbers : Tried::kFailed;
+  return Tried::kNotTried;
+}
+
 std::string_view lifecycle_name(Lifecycle l) {
   switch (l) {
     case Lifecycle::kAppear:

@@ -138,7 +138,7 @@ nanhunt_status nanhunt_record_probe(nanhunt_recorder* recorder, const nanhunt_pr
     ProbeEvent event;
     event.seq = given.seq;
     event.step = given.step;
-    event.mode = enum_of("mode", given.mode, ProbeMode::kWider);
+    event.mode = enum_of("mode", given.mode, ProbeMode::kRemedy);
     event.dtype = enum_of("dtype", given.dtype, DType::kBool);
     event.ops = given.ops;
     event.ran = given.ran != 0;

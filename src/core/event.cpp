@@ -99,6 +99,7 @@ std::string_view probe_mode_name(ProbeMode mode) {
     case ProbeMode::kSame: return "same";
     case ProbeMode::kOtherKernel: return "other_kernel";
     case ProbeMode::kWider: return "wider";
+    case ProbeMode::kRemedy: return "remedy";
   }
   return "unknown";
 }

@@ -131,6 +131,70 @@ TEST(Probes, conclude_nothing_where_the_op_could_not_be_computed_again) {
   EXPECT_EQ(table(overflow({kSame})), "overflow | mul | act | forward | step 0 | appear | observed\n");
 }
 
+// exp overflows fp16: the rule advises to clamp its argument, fp32 and bf16.
+Analysis tried_remedies(const std::vector<std::pair<std::string, bool>>& trials) {
+  TraceBuilder t;
+  const Handle x = t.value(finite().as(DType::kF16).range(-12, 12));
+  const Handle y = t.in("act").op("exp", {{"self", x}}, finite().as(DType::kF16).inf(kBad));
+  t.probe(kSame);
+  for (const auto& [text, is_finite] : trials) {
+    ProbeRecord record = probe(ProbeMode::kRemedy, DType::kF16, is_finite ? 0 : kBad);
+    record.flat_index = -1;
+    t.probe(record, text);
+  }
+  t.mark(TensorRole::kLoss, "loss", y);
+  t.end_step();
+  return analysis_of(t);
+}
+
+std::string advice_of(const Analysis& a) {
+  const char* const words[] = {"worked", "finite", "not tried", "failed"};
+  std::string text;
+  for (const Advice& one : a.findings.at(0).advice)
+    text += one.id + ": " + words[static_cast<int>(tried(one))] + "\n";
+  return text;
+}
+
+TEST(Remedies, that_were_not_tried_are_advised_as_the_rule_has_them) {
+  EXPECT_EQ(advice_of(tried_remedies({})), "clamp-input: not tried\nfp32-compute: not tried\nbf16: not tried\n");
+}
+
+TEST(Remedies, that_came_out_finite_go_first_and_those_that_did_not_are_no_advice) {
+  const Analysis a = tried_remedies({{"clamp-input: exp(x.clamp(max=11.08))", false}, {"fp32-compute: exp in fp32", true}});
+  EXPECT_EQ(advice_of(a), "fp32-compute: finite\nbf16: not tried\nclamp-input: failed\n");
+  EXPECT_EQ(a.findings[0].advice[0].evidence, "tried on these numbers: exp in fp32: finite, at most 70123");
+  EXPECT_EQ(a.findings[0].advice[0].text, "Run this op, or this layer, in fp32. Tried here: exp in fp32.");
+  EXPECT_EQ(a.findings[0].advice[2].evidence, "tried on these numbers: exp(x.clamp(max=11.08)): not finite");
+}
+
+TEST(Remedies, that_the_rule_did_not_think_of_are_advised_where_none_of_its_own_helps) {
+  const std::vector<std::pair<std::string, bool>> none = {
+      {"clamp-input: x", false}, {"fp32-compute: x", false}, {"bf16: x", false}};
+  auto other = none;
+  other.emplace_back("finite-mask: x", true);
+  other.emplace_back("guard-value: x", false);
+  other.emplace_back("of no table: x", true);
+  EXPECT_EQ(advice_of(tried_remedies(none)), "clamp-input: failed\nfp32-compute: failed\nbf16: failed\n");
+  EXPECT_EQ(advice_of(tried_remedies(other)),
+            "finite-mask: finite\nclamp-input: failed\nfp32-compute: failed\nbf16: failed\n");
+  other.front().second = true;
+  EXPECT_EQ(advice_of(tried_remedies(other)), "clamp-input: finite\nfp32-compute: failed\nbf16: failed\n");
+}
+
+TEST(Remedies, say_no_number_but_the_one_that_was_tried) {
+  TraceBuilder t;
+  const Handle a = t.value(finite().range(1, 2));
+  const Handle d = t.op("sub", {{"self", a}, {"other", a}}, finite().zeros(kBad).range(0, 1), {{"alpha", 1.0}});
+  const Handle r = t.op("reciprocal", {{"self", d}}, finite().inf(kBad));
+  t.probe(probe(ProbeMode::kSame, DType::kF32, kBad));
+  t.probe(probe(ProbeMode::kRemedy, DType::kF32, 0), "guard-denominator: reciprocal(x + 1e-06)");
+  t.mark(TensorRole::kLoss, "loss", r);
+  t.end_step();
+  EXPECT_EQ(analysis_of(t).findings.at(0).advice.at(0).text,
+            "Add a small constant to the denominator, one that does not round to 0 in the number format, or skip elements "
+            "where it is 0. Tried here: reciprocal(x + 1e-06).");
+}
+
 TEST(Probes, of_other_ops_change_nothing) {
   TraceBuilder t;
   const Handle x = t.value(finite().as(DType::kF16).range(-300, 300));

@@ -224,7 +224,8 @@ class TraceBuilder {
     log_.push_back(std::move(event));
   }
   // A counterfactual of the op that was added last.
-  void probe(ProbeRecord record) {
+  void probe(ProbeRecord record, const std::string& text = "") {
+    if (!text.empty()) record.text = string(text);
     record.seq = seq_ - 1;
     record.step = step_;
     RecordBatch event;

@@ -201,7 +201,7 @@ RecordBatch RandomBatches::next(std::size_t rows) {
     batch.changed.push_back({seq, any_u32(), any_u64(), any_u64(), any_u64(), any_u32(), chance(50)});
   }
   for (const auto seq : sorted_seqs()) {
-    batch.probes.push_back({seq, any_u32(), static_cast<ProbeMode>(below(3)), static_cast<DType>(below(kDTypeCount)),
+    batch.probes.push_back({seq, any_u32(), static_cast<ProbeMode>(below(4)), static_cast<DType>(below(kDTypeCount)),
                             any_u32(), chance(50), any_i64(), any_i64(), any_i64(), any_i64(), any_double(),
                             any_name()});
   }

@@ -124,6 +124,8 @@ class Advice:
     why: str
     verified: bool | None  # True: seen to work on this run; False: tried in vain; None: not tried
     evidence: str
+    # Computed again from the numbers that the operation read, with this change. True: finite; None: not tried
+    on_these_numbers: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,8 @@ def finding_of(row: Mapping[str, Any]) -> Finding:
             None if element["sample_id"] is None else int(element["sample_id"])),
         bad_elements=int(row["bad_elements"]), evidence=list(row["evidence"]), sinks=list(row["sinks"]),
         also=list(row["also"]), samples=[int(n) for n in row["samples"]],
-        advice=[Advice(a["text"], a["why"], a["verified"], a["evidence"]) for a in row["advice"]], raw=row)
+        advice=[Advice(a["text"], a["why"], a["verified"], a["evidence"], a.get("on_these_numbers"))
+                for a in row["advice"]], raw=row)
 
 
 # Records, by the Arrow PyCapsule interface.

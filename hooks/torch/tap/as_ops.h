@@ -22,7 +22,8 @@ T* pop_pointer(c10::Stack* stack) {
   return at;
 }
 
-// Of one kept call its name, overload, arguments, results, the number of its first row, and how many it has.
+// Of one kept call its name, overload, arguments, results, the number of its first row, how many it has, its phase, and
+// whether badness began at it (1) and autograd was to take its derivative (2).
 inline void kept_call(const c10::OperatorHandle&, c10::DispatchKeySet, c10::Stack* stack) {
   const std::int64_t index = stack->back().toInt();
   stack->pop_back();
@@ -36,12 +37,14 @@ inline void kept_call(const c10::OperatorHandle&, c10::DispatchKeySet, c10::Stac
     stack->emplace_back(std::move(list));
   }
   for (const std::uint64_t number : {call.first_seq, call.rows}) stack->emplace_back(static_cast<std::int64_t>(number));
+  stack->emplace_back(call.phase);
+  stack->emplace_back(std::int64_t{(call.began ? 1 : 0) | (call.graphed ? 2 : 0)});
 }
 
 // Once a process.
 inline void define_ops() {
   static torch::Library ops(torch::Library::DEF, "nanhunt_tap", std::nullopt, __FILE__, __LINE__);
-  ops.def("kept(int tap, int index) -> (str, str, Any[], Any[], int, int)",
+  ops.def("kept(int tap, int index) -> (str, str, Any[], Any[], int, int, int, int)",
           torch::CppFunction::makeFromBoxedFunction<&kept_call>());
   ops.def(CompiledGraphs::kSchema);  // never called: rows of graphs are made as those of an op that is
 }

@@ -51,10 +51,12 @@ struct Tap {
     const bool armed = !rows.held.ring.is_held() || (plan.armed >> static_cast<unsigned>(state->phase) & 1u) != 0;
     kept.before(plan, given.args, armed, given.saved);
   }
-  // After an op at which badness began.
-  void keep_after(Plan& plan, Given& given, const c10::Stack& stack) {
+  // After an op at which badness `began`, or that used what such an op has made.
+  void keep_after(Plan& plan, Given& given, const c10::Stack& stack, bool began) {
     const std::uint64_t first = rows.held.first_reported();
-    kept.keep(plan, plan.writes || plan.collective ? given.saved.take(plan, given.args) : given.args, stack, first, to.next_seq(to.self) - first);
+    kept.keep(plan, plan.writes || plan.collective ? given.saved.take(plan, given.args) : given.args, stack, first,
+              to.next_seq(to.self) - first, state->phase, began);
+    if (!began) return;
     plan.armed |= 1u << static_cast<unsigned>(state->phase);
     if (rows.phase() == NANHUNT_PHASE_OPTIMIZER || rows.phase() == NANHUNT_PHASE_UPDATE) state->left_bad = 1;
   }

@@ -109,7 +109,8 @@ void watch(Tap& tap, const Below& below, c10::Stack* stack) {
         if (!copies.empty()) tap.lasting.note(copies, true);
         if (tap.rows.phase() == NANHUNT_PHASE_VALIDATION) tap.note_bad_number(BadNumber(given.args), *plan, *stack, site);
       }
-      if (tap.kept.on() && tap.rows.held.began()) tap.keep_after(*plan, given, *stack);
+      if (tap.kept.on() && (tap.rows.held.began() || (!plan->collective && tap.kept.follows(given.args))))
+        tap.keep_after(*plan, given, *stack, tap.rows.held.began());
       if (kernels) {
         // The row of a collective comes when it has ended: what came now may be that of another one.
         const std::uint64_t first = tap.rows.held.first_reported();

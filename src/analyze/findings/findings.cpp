@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "src/analyze/findings/derivative.h"
+#include "src/analyze/findings/remedies.h"
 #include "src/analyze/graph/summary.h"
 #include "src/analyze/ranks/rank_propagation.h"
 #include "src/analyze/rules/changed.h"
@@ -31,6 +32,7 @@ struct Diagnosed {
   FindingClass cls = FindingClass::kUnexplained;
   Diagnosis diagnosis;
   bool proved = false;  // by counterfactuals
+  const std::vector<ProbeRecord>* probes = nullptr;
   const std::set<std::int64_t>* other_sizes = nullptr;
   const RankVerdict* others = nullptr;
 };
@@ -61,8 +63,10 @@ Diagnosed diagnose_birth(const Birth& birth, Names& names, const FaultContext& c
   found.other_sizes = &context.other_sizes;
   if (const auto it = context.histograms.find(birth.at.seq); it != context.histograms.end())
     found.histograms = &it->second;
-  if (const auto it = context.probes.find(birth.at.seq); it != context.probes.end())
+  if (const auto it = context.probes.find(birth.at.seq); it != context.probes.end()) {
     found.proved = apply_probes(found.c, it->second, found.cls, found.diagnosis);
+    found.probes = &it->second;
+  }
   return found;
 }
 
@@ -247,6 +251,7 @@ Finding make_finding(const Diagnosed& d) {
       if (about == id) f.advice.back().why = why;
     }
   }
+  if (d.probes != nullptr) add_trials(f.advice, *d.probes, c);
   return f;
 }
 

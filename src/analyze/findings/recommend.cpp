@@ -46,7 +46,7 @@ std::vector<Candidate> candidates(const Analysis& analysis) {
     for (const Advice& advice : f.advice) {
       const bool known =
           std::any_of(out.begin(), out.end(), [&](const Candidate& c) { return c.advice.id == advice.id; });
-      if (advice.verified != false && !known) out.push_back({advice, out.size(), {}});
+      if (tried(advice) != Tried::kFailed && !known) out.push_back({advice, out.size(), {}});
     }
   }
   for (Candidate& candidate : out) {
@@ -54,8 +54,8 @@ std::vector<Candidate> candidates(const Analysis& analysis) {
       const Finding& f = analysis.findings[i];
       if (!asks_for_a_change(f)) continue;
       const Advice* own = advice_of(f, candidate.advice.id);
-      if (own != nullptr && own->verified == true) candidate.advice = *own;
-      if ((own != nullptr && own->verified != false) || seen_finite(analysis, candidate.advice.id, f))
+      if (own != nullptr && tried(*own) < tried(candidate.advice)) candidate.advice = *own;
+      if ((own != nullptr && tried(*own) != Tried::kFailed) || seen_finite(analysis, candidate.advice.id, f))
         candidate.answers.insert(i);
     }
   }
@@ -65,11 +65,11 @@ std::vector<Candidate> candidates(const Analysis& analysis) {
 // What was seen to work goes before what answers more.
 const Candidate* best(const std::vector<Candidate>& all, const std::set<std::size_t>& open) {
   const Candidate* chosen = nullptr;
-  std::tuple<bool, std::size_t> most{false, 0};
+  std::tuple<int, std::size_t> most{0, 0};
   for (const Candidate& candidate : all) {
     const auto answered = static_cast<std::size_t>(std::count_if(
         open.begin(), open.end(), [&](std::size_t finding) { return candidate.answers.contains(finding); }));
-    const std::tuple<bool, std::size_t> worth{candidate.advice.verified == true, answered};
+    const std::tuple<int, std::size_t> worth{-static_cast<int>(tried(candidate.advice)), answered};
     if (answered > 0 && (chosen == nullptr || worth > most)) {
       chosen = &candidate;
       most = worth;
@@ -113,7 +113,7 @@ Recommendations recommend(const Analysis& analysis) {
   for (const Finding& f : analysis.findings) {
     for (const Advice& advice : f.advice) {
       auto& list = !asks_for_a_change(f) ? out.optional : out.rejected;
-      if (asks_for_a_change(f) && advice.verified != false) continue;
+      if (asks_for_a_change(f) && tried(advice) != Tried::kFailed) continue;
       const auto same =
           std::find_if(list.begin(), list.end(), [&](const Recommendation& r) { return r.advice.id == advice.id; });
       if (same == list.end()) {

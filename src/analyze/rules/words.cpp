@@ -92,6 +92,8 @@ bool led_from(const Case& c, F&& is_such) {
                      [&](const OpSnapshot& op) { return is_such(op_info(c.text(op.op))); });
 }
 
+bool is_norm(const OpInfo& op) { return op.name == "linalg_vector_norm" || op.name == "norm"; }
+
 // Backward divides by differences of what a decomposition gave: the derivative of its vectors.
 bool divides_by_gaps(const Case& c) {
   if (!op_info(c.text(c.context->pole_maker)).has(kSubtracts)) return false;
@@ -107,6 +109,8 @@ std::vector<std::string> denominator_advice(const Case& c) {
     // PyTorch's derivatives are made of plain ops: of sqrt g / (2 y), of acos and asin g * rsqrt(1 - x * x).
     const bool of_root = led_from(c, [](const OpInfo& op) { return op.pole == Pole::kNegative; });
     if (c.info->bound == Bound::kQuotient && of_root) return {"builtin-norm", "eps-in-sqrt"};
+    // A norm of PyTorch's is safe at 0 once; its second derivative divides by it.
+    if (c.info->bound == Bound::kQuotient && led_from(c, is_norm)) return {"eps-in-sqrt"};
     if (c.info->pole == Pole::kNonPositive) return {"clamp-inside"};
     if (divides_by_gaps(c)) return {"part-eigenvalues"};
   }

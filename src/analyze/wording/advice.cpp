@@ -15,6 +15,8 @@ struct Row {
   std::string_view id, text, why;
 };
 
+constexpr std::string_view kOfFp16 = "(fp16: 1e-4)";  // a constant that depends on the format
+
 constexpr Row kRows[] = {
     {"backward-outside", "Leave the autocast block before backward() is called.",
      "Backward runs in the formats that forward chose."},
@@ -214,8 +216,6 @@ void apply(Advice& advice, const ExperimentRecord& experiment) {
     advice.text += fmt::format(" Tried here: {}.", experiment.description);
 }
 
-int rank(const Advice& advice) { return !advice.verified.has_value() ? 1 : *advice.verified ? 0 : 2; }
-
 }  // namespace
 
 Advice make_advice(std::string_view id) {
@@ -233,7 +233,6 @@ Advice make_advice(std::string_view id) {
 }
 
 void fit_to_format(Advice& advice, DType stored) {
-  constexpr std::string_view kOfFp16 = "(fp16: 1e-4)";
   const std::size_t at = advice.text.find(kOfFp16);
   if (at == std::string::npos || stored == DType::kF16 || !is_floating(stored) || dtype_size(stored) < 2) return;
   // Its square root and its inverse are sound numbers of each of these formats too.
@@ -244,6 +243,25 @@ Advice manual_cast_advice(DType dtype) {
   Advice advice = make_advice("no-manual-half");
   advice.text += dtype == DType::kF16 ? " Take the .half() or .to(float16) out." : " Take the .bfloat16() or .to(bfloat16) out.";
   return advice;
+}
+
+void add_trial(Advice& advice, const ProbeRecord& trial, std::string_view what) {
+  const bool finite = trial.ran && trial.nan + trial.pos_inf + trial.neg_inf == 0;
+  advice.on_these_numbers = finite;
+  if (!finite) {
+    advice.evidence = fmt::format("tried on these numbers: {}: not finite", what);
+    return;
+  }
+  advice.evidence = fmt::format("tried on these numbers: {}: finite, at most {}", what, number(trial.number));
+  // Of a constant, a limit or a choice only what was tried is known to work.
+  bool is_open = advice.text.find(" or ") != std::string::npos || advice.id == "clamp-input";
+  for (const DType format : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64}) {
+    const std::size_t at = advice.text.find(fmt::format(" ({}: ", dtype_name(format)));
+    if (at == std::string::npos) continue;
+    is_open = true;
+    advice.text.erase(at, advice.text.find(')', at) - at + 1);
+  }
+  if (is_open) advice.text += fmt::format(" Tried here: {}.", what);
 }
 
 void add_experiments(std::vector<Finding>& findings, const std::vector<ExperimentRecord>& experiments) {
@@ -263,7 +281,7 @@ void add_experiments(std::vector<Finding>& findings, const std::vector<Experimen
       }
       apply(*it, experiment);
     }
-    std::stable_sort(advice.begin(), advice.end(), [](const Advice& a, const Advice& b) { return rank(a) < rank(b); });
+    std::stable_sort(advice.begin(), advice.end(), [](const Advice& a, const Advice& b) { return tried(a) < tried(b); });
   }
 }
 

@@ -7,7 +7,7 @@ namespace {
 constexpr auto kProbeFields = fields(seq("seq", &ProbeRecord::seq),
                                      delta("step", &ProbeRecord::step),
                                      of_op(&ProbeRecord::seq),
-                                     one_of("mode", &ProbeRecord::mode, ProbeMode::kWider, probe_mode_name),
+                                     one_of("mode", &ProbeRecord::mode, ProbeMode::kRemedy, probe_mode_name),
                                      one_of("dtype", &ProbeRecord::dtype, static_cast<DType>(kDTypeCount - 1),
                                             dtype_name),
                                      plain("ops", &ProbeRecord::ops),

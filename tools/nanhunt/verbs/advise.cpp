@@ -28,6 +28,7 @@ json to_json(const std::vector<Recommendation>& list) {
                    {"text", reports::json_text(r.advice.text)},
                    {"why", reports::json_text_or_null(r.advice.why)},
                    {"verified", r.advice.verified ? json(*r.advice.verified) : json()},
+                   {"on_these_numbers", r.advice.on_these_numbers ? json(*r.advice.on_these_numbers) : json()},
                    {"evidence", reports::json_text_or_null(r.advice.evidence)},
                    {"answers", reports::json_texts(r.findings)}});
   }
@@ -40,9 +41,13 @@ std::string call_site_of_headline(const Analysis& analysis) {
 }
 
 const char* standing(const Advice& advice) {
-  return !advice.verified   ? "not tried on this run"
-         : *advice.verified ? "seen to work on this run"
-                            : "no cure on this run";
+  switch (tried(advice)) {
+    case Tried::kWorked: return "seen to work on this run";
+    case Tried::kOnTheseNumbers: return "finite on these numbers";
+    case Tried::kFailed: return "no cure on this run";
+    case Tried::kNotTried: break;
+  }
+  return "not tried on this run";
 }
 
 // Where no finding asks for a change. Over what was not judged, or holds NaN, that is no promise.
@@ -117,7 +122,7 @@ class AdviseVerb final : public Verb {
         if (!r.findings.empty()) text += ", for " + places(r.findings);
         text += "\n";
         if (!r.advice.evidence.empty()) text += "    " + printable(r.advice.evidence) + "\n";
-        if (!r.advice.why.empty() && r.advice.verified != false) text += "    why: " + printable(r.advice.why) + "\n";
+        if (!r.advice.why.empty() && tried(r.advice) != Tried::kFailed) text += "    why: " + printable(r.advice.why) + "\n";
       }
     };
     if (advice.changes.empty()) {

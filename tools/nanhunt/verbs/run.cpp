@@ -19,6 +19,7 @@
 
 #include "nanhunt/trace.h"
 #include "reports/json/json_values.h"
+#include "reports/views/wording.h"
 #include "src/core/redact.h"
 #include "src/core/text.h"
 #include "tools/nanhunt/analysis.h"
@@ -287,9 +288,10 @@ class RunVerb final : public Verb {
     if (others > kMostOtherFindings) say("and " + std::to_string(others - kMostOtherFindings) + " more");
     if (const Finding* origin = origin_of(*analysis)) {
       const auto advice = std::find_if(origin->advice.begin(), origin->advice.end(),
-                                       [](const Advice& a) { return a.verified.value_or(true); });
+                                       [](const Advice& a) { return tried(a) != Tried::kFailed; });
       if (advice != origin->advice.end()) {
-        say("try: " + advice->text + (advice->verified ? " (seen to work on this run)" : ""));
+        const Tried seen = tried(*advice);
+        say("try: " + advice->text + (seen == Tried::kNotTried ? "" : " (" + std::string(reports::tried_phrase(seen)) + ")"));
       }
     }
     const ReportFiles files = report_files(out_);

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operation at which badness began, again: the tap has kept what it read, and it is computed from that in its own
-format, in fp32 and in fp64, and its inputs are written as safetensors. Nothing of the program's runs.
+format, in fp32 and in fp64, and with what advice would change; its inputs are written as safetensors. Nothing of the
+program's runs.
 """
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nanhunt._steps.remedies import try_remedies
+from nanhunt._steps.trial import SAME, WIDER, tensors
 from nanhunt._tap.plain import DTYPES, call_of
 from nanhunt._tap.tap import Schema, schema_of
 from nanhunt._tap.tap_library import unheard
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
 _Tensor = torch.Tensor
 MAX_BYTES = 256 << 20     # of a capture
 _PROVED = 3               # operations of a step
-SAME, OTHER_KERNEL, WIDER = range(3)
 _NAMES = {torch.float16: "F16", torch.bfloat16: "BF16", torch.float32: "F32", torch.float64: "F64",
           torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
 _WIDER = {torch.float16: (torch.float32, torch.float64), torch.bfloat16: (torch.float32, torch.float64),
@@ -35,14 +37,16 @@ _WIDER = {torch.float16: (torch.float32, torch.float64), torch.bfloat16: (torch.
 
 
 class Call:
-    """One dispatched call, with what it read."""
+    """One dispatched call, with what it read. `began`: badness did, at it; else it used what such a call has made.
+    `graphed`: autograd was to take its derivative."""
 
-    __slots__ = ("func", "plan", "args", "kwargs", "results", "first_seq", "rows")
+    __slots__ = ("func", "plan", "args", "kwargs", "results", "first_seq", "rows", "phase", "began", "graphed")
 
     def __init__(self, func: Any, plan: Schema, args: Any, kwargs: Any, results: Any, first_seq: int,
-                 rows: int) -> None:
+                 rows: int, phase: int, flags: int) -> None:
         self.func, self.plan, self.args, self.kwargs, self.results = func, plan, args, kwargs, results
-        self.first_seq, self.rows = first_seq, rows
+        self.first_seq, self.rows, self.phase = first_seq, rows, phase
+        self.began, self.graphed = bool(flags & 1), bool(flags & 2)
 
 
 def kept_by(tap: Tap) -> list[Call]:
@@ -51,7 +55,7 @@ def kept_by(tap: Tap) -> list[Call]:
     for one in tap.kept():
         func, args, kwargs = call_of(one.op, one.overload, one.args)
         results = one.results[0] if len(one.results) == 1 else one.results
-        kept.append(Call(func, schema_of(func), args, kwargs, results, one.first_seq, one.rows))
+        kept.append(Call(func, schema_of(func), args, kwargs, results, one.first_seq, one.rows, one.phase, one.flags))
     return kept
 
 
@@ -63,16 +67,6 @@ def _no_dispatch() -> Iterator[None]:
         yield
 
 
-def _tensors(value: Any) -> list[_Tensor]:
-    if isinstance(value, _Tensor):
-        return [value]
-    if isinstance(value, (list, tuple)):
-        return [t for v in value for t in _tensors(v)]
-    if isinstance(value, dict):
-        return [t for v in value.values() for t in _tensors(v)]
-    return []
-
-
 def prove(session: Session, tap: Tap) -> None:
     """After a bad step whose operations were heard: probes and captures of those at which badness began first."""
     recorder, kept = session.recorder, kept_by(tap)
@@ -82,13 +76,14 @@ def prove(session: Session, tap: Tap) -> None:
     step, proved = session.step, 0
     try:
         with _no_dispatch(), torch.no_grad():
-            for call in kept:
+            for call in (one for one in kept if one.began):
                 at = None if _is_given_infinity(call) else _began_at(call)
                 if at is None:
                     continue
                 alone = _alone(call, at)
                 if call.plan.op.startswith("aten::"):
                     _probe(session, alone, step)
+                    try_remedies(session, alone, kept, step)
                 else:  # it may keep a state
                     session.note("origins that were not computed again, for they run code of the program's")
                 if session.options.captures:
@@ -134,7 +129,7 @@ def _alone(call: Call, index: int) -> Call:
         return value
 
     return Call(call.func, call.plan, [one(a) for a in call.args], {k: one(v) for k, v in call.kwargs.items()},
-                one(call.results), call.first_seq + index, 1)
+                one(call.results), call.first_seq + index, 1, call.phase, call.began | call.graphed << 1)
 
 
 def _run(call: Call, dtype: torch.dtype | None) -> list[_Tensor]:
@@ -151,16 +146,16 @@ def _run(call: Call, dtype: torch.dtype | None) -> list[_Tensor]:
     args = [convert(a) for a in call.args]
     kwargs = {k: convert(v) for k, v in call.kwargs.items()}
     result = call.func(*args, **kwargs)
-    returned = _tensors(result)
+    returned = tensors(result)
     if call.plan.writes and not returned:
         for arg, value in zip(call.plan.args, args):
             if arg.written:
-                returned += _tensors(value)
+                returned += tensors(value)
     return returned
 
 
 def _results(call: Call) -> list[_Tensor]:
-    return _tensors(call.results)
+    return tensors(call.results)
 
 
 def _bits_agree(a: _Tensor, b: _Tensor) -> bool:
@@ -174,7 +169,7 @@ def _bits_agree(a: _Tensor, b: _Tensor) -> bool:
 def _probe(session: Session, call: Call, step: int) -> None:
     recorder = session.recorder
     assert recorder is not None
-    stored = _NAMES.get(_floating(_tensors((call.args, call.kwargs, call.results))), "")
+    stored = _NAMES.get(_floating(tensors((call.args, call.kwargs, call.results))), "")
     if not stored:
         return
     own = next(k for k, v in _NAMES.items() if v == stored)
@@ -194,7 +189,7 @@ def _probe(session: Session, call: Call, step: int) -> None:
     except Exception as error:
         record(SAME, own, None, f"It could not be computed again: {type(error).__name__}.")
         return
-    wrote = [t for arg, value in zip(call.plan.args, call.args) if arg.written for t in _tensors(value)]
+    wrote = [t for arg, value in zip(call.plan.args, call.args) if arg.written for t in tensors(value)]
     if not recorded and wrote:  # returns nothing: what it wrote was not kept, only that it was bad
         recorded = again
     bad = [i for i, t in enumerate(recorded) if t.is_floating_point() and not bool(torch.isfinite(t).all())]
@@ -231,7 +226,7 @@ def _slots(call: Call) -> list[tuple[str, _Tensor]]:
     given = [(a, v) for a, v in zip(call.plan.args, call.args)]
     given += [(by_name[k], v) for k, v in call.kwargs.items() if k in by_name]
     for arg, value in given:
-        for t in _tensors(value):
+        for t in tensors(value):
             slot = arg.slot
             while slot in taken:
                 slot += "'"

@@ -36,6 +36,8 @@ class KeptCall(NamedTuple):
     results: list[Any]
     first_seq: int
     rows: int
+    phase: int
+    flags: int     # 1: badness began at it, else it used what such a call made; 2: autograd was to take its derivative
 
 
 class TensorSet:

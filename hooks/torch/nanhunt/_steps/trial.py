@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A remedy is tried on the numbers that an origin read: its op is computed with the change that advice asks for, then
+what used its result in the run, as far as it is at hand, then the derivatives. Nothing of the program's runs.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from nanhunt import _library as lib
+
+if TYPE_CHECKING:
+    from nanhunt._steps.origin import Call
+
+_Tensor = torch.Tensor
+Compute = Callable[[Any, list[Any], dict[str, Any]], Any]  # (function, arguments) -> what it returns
+SAME, OTHER_KERNEL, WIDER, REMEDY = range(4)  # ProbeMode
+MAX_ELEMENTS = 1 << 22  # of an op and of what used its result
+_MAX_OPS = 16
+NARROW = (torch.float16, torch.bfloat16)
+_AS_LEARNED = (lib.FORWARD, lib.LOSS, lib.DATA)
+
+
+class Attempt(NamedTuple):
+    """`words`: what is computed. `wider`: the format of it all. `follow`: what used the result is computed as well.
+    `given`: what the op is given instead of its first argument."""
+
+    words: str
+    compute: Compute | None = None
+    wider: torch.dtype | None = None
+    follow: bool = True
+    given: Callable[[_Tensor], _Tensor] | None = None
+
+
+class Outcome(NamedTuple):
+    words: str
+    ops: int
+    dtype: torch.dtype
+    nan: int
+    pos_inf: int
+    neg_inf: int
+    amax: float
+
+    @property
+    def finite(self) -> bool:
+        return self.nan + self.pos_inf + self.neg_inf == 0
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """With derivatives, and without what the program may have turned on: autocast, anomaly mode, hooks of its own."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t))
+        stack.enter_context(torch.enable_grad())
+        anomaly = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+        torch.set_anomaly_enabled(False, False)
+        stack.callback(torch.set_anomaly_enabled, *anomaly)
+        keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+        keys = keys | torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
+        stack.enter_context(torch._C._ExcludeDispatchKeyGuard(keys))
+        yield
+
+
+def tensors(value: Any) -> list[_Tensor]:
+    if isinstance(value, _Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [t for v in value for t in tensors(v)]
+    if isinstance(value, dict):
+        return [t for v in value.values() for t in tensors(v)]
+    return []
+
+
+def each(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The arguments with each that is no list changed."""
+    if isinstance(value, (list, tuple)):
+        return [each(v, change) for v in value]
+    if isinstance(value, dict):
+        return {k: each(v, change) for k, v in value.items()}
+    return change(value)
+
+
+def derivatives(heads: Sequence[_Tensor], leaves: Sequence[_Tensor], given: Sequence[_Tensor],
+                again: bool = False) -> list[_Tensor]:
+    """Of `heads` by `leaves`; `again`: they can be derived once more. Not by way of a call that others listen to."""
+    engine = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
+    found = engine.run_backward(tuple(heads), tuple(given), True, again, tuple(leaves), allow_unreachable=True,
+                                accumulate_grad=False)
+    return [t for t in found if t is not None]
+
+
+def is_random(call: Call) -> bool:
+    """It would draw numbers of the program's."""
+    return torch.Tag.nondeterministic_seeded in getattr(call.func, "tags", ())
+
+
+class Trial:
+    """One origin, its followers in the order in which they ran, and what a remedy of it comes to."""
+
+    def __init__(self, call: Call, kept: Sequence[Call]) -> None:
+        self.call = call
+        self.backward = call.phase == lib.BACKWARD
+        alike = (lib.BACKWARD,) if self.backward else _AS_LEARNED
+        self.followers = [one for one in kept if one.first_seq > call.first_seq and one.phase in alike
+                          and call.phase in alike and one.plan.op.startswith("aten::")]
+        sizes = [sum(t.numel() for t in tensors((one.args, one.kwargs, one.results)))
+                 for one in (call, *self.followers)]
+        self.fits = sizes[0] <= MAX_ELEMENTS
+        if sum(sizes) > MAX_ELEMENTS:
+            self.followers = []
+
+    def run(self, attempt: Attempt) -> Outcome | None:
+        """None: it could not be computed."""
+        with alone():
+            try:
+                return self._run(attempt)
+            except Exception:  # the op does not take it so
+                return None
+
+    def _run(self, attempt: Attempt) -> Outcome | None:
+        leaves: list[_Tensor] = []
+        with torch.set_grad_enabled(not self.backward or self.call.graphed):
+            args, kwargs = self._copies(self.call, attempt.wider, leaves, formats=True)
+            if attempt.given is not None:
+                args[0] = attempt.given(args[0].detach()).requires_grad_(args[0].requires_grad)
+                leaves.append(args[0])
+            made = (attempt.compute or _as_it_is)(self.call.func, args, kwargs)
+            all_made = [(old, new) for old, new in zip(tensors(self.call.results), tensors(made))]
+            if not all_made:
+                return None
+            ops, used = 1, set[int]()
+            for one in self.followers if attempt.follow else ():
+                if ops == _MAX_OPS or is_random(one) or (self.backward and self._reads_what_changes(one)):
+                    break
+                if self._follow(one, attempt.wider, leaves, all_made, used):
+                    ops += 1
+            results = [new for _, new in all_made if new.is_floating_point()]
+            words = attempt.words
+            if ops > 1:
+                words += f", with {'the operation' if ops == 2 else f'the {ops - 1} operations'} that used the result"
+            heads = [t for t in results if t.requires_grad and id(t) not in used]
+            learned = [t for t in leaves if t.requires_grad]
+            found: list[_Tensor] = []
+            if heads and learned:
+                given = [torch.full_like(t, max(1 / max(t.numel(), 1), torch.finfo(t.dtype).tiny)) for t in heads]
+                found = derivatives(heads, learned, given)
+                words += ", and its derivative" if self.backward else ", forward and backward"
+        return outcome_of(words, ops, results + found, results[0].dtype if results else torch.float32)
+
+    def _copies(self, call: Call, wider: torch.dtype | None, leaves: list[_Tensor], formats: bool = False,
+                instead: dict[int, _Tensor] | None = None) -> Any:
+        written = {id(t) for arg, value in zip(call.plan.args, call.args) if arg.written for t in tensors(value)}
+
+        def copy(value: Any) -> Any:
+            if isinstance(value, _Tensor):
+                if instead and id(value) in instead:
+                    new = instead[id(value)]
+                    return new.clone() if id(value) in written else new
+                same = value.detach().clone()
+                if wider is not None and same.dtype in NARROW:
+                    same = same.to(wider)
+                if value.requires_grad and torch.is_grad_enabled():
+                    leaves.append(same.requires_grad_())
+                    same = same.clone() if id(value) in written else same
+                return same
+            if formats and wider is not None and isinstance(value, torch.dtype) and value in NARROW:
+                return wider
+            return value
+
+        return each(call.args, copy), each(call.kwargs, copy)
+
+    def _follow(self, call: Call, wider: torch.dtype | None, leaves: list[_Tensor],
+                all_made: list[tuple[_Tensor, _Tensor]], used: set[int]) -> bool:
+        """Whether it used something of what was made."""
+        instead: dict[int, _Tensor] = {}
+        for t in tensors((call.args, call.kwargs)):
+            for old, new in reversed(all_made):
+                shown = _as_shown(old, t, new)
+                if shown is not None:
+                    instead[id(t)] = shown
+                    used.add(id(new))
+                    break
+        if not instead:
+            return False
+        args, kwargs = self._copies(call, wider, leaves, instead=instead)
+        all_made += zip(tensors(call.results), tensors(call.func(*args, **kwargs)))
+        return True
+
+    def _reads_what_changes(self, call: Call) -> bool:
+        """A part of the same derivative: a remedy changes what else it reads as well."""
+        return any(t.dim() > 0 and t.shape == mine.shape and t.dtype == mine.dtype and bool(torch.equal(t, mine))
+                   for t in tensors(call.args) for mine in tensors(self.call.args))
+
+
+def _as_it_is(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return func(*args, **kwargs)
+
+
+def _as_shown(old: _Tensor, seen: _Tensor, new: _Tensor) -> _Tensor | None:
+    """`new` in the shape of `seen`, if that shows `old`: numbers of which some are not finite."""
+    if not old.is_floating_point() or old.dtype != seen.dtype or old.numel() > seen.numel():
+        return None
+    if bool(torch.isfinite(old).all()):
+        return None
+    for view in (_reshaped, _transposed, _expanded):
+        mine = view(old.detach(), seen.shape)
+        if mine is not None and bool(((mine == seen) | (torch.isnan(mine) & torch.isnan(seen))).all()):
+            return view(new, seen.shape)
+    return None
+
+
+def _reshaped(t: _Tensor, shape: torch.Size) -> _Tensor | None:
+    return t.reshape(shape) if t.numel() == shape.numel() else None
+
+
+def _transposed(t: _Tensor, shape: torch.Size) -> _Tensor | None:
+    return t.transpose(-1, -2) if t.dim() >= 2 and t.transpose(-1, -2).shape == shape else None
+
+
+def _expanded(t: _Tensor, shape: torch.Size) -> _Tensor | None:
+    if t.numel() == shape.numel():
+        return None
+    try:
+        return t.expand(shape)
+    except RuntimeError:
+        return None
+
+
+def outcome_of(words: str, ops: int, results: Sequence[_Tensor], dtype: torch.dtype) -> Outcome:
+    nan = pos_inf = neg_inf = 0
+    amax = 0.0
+    for t in (t.detach() for t in results):
+        nan += int(torch.isnan(t).sum())
+        pos_inf += int(torch.isposinf(t).sum())
+        neg_inf += int(torch.isneginf(t).sum())
+        finite = t[torch.isfinite(t)]
+        if finite.numel():
+            amax = max(amax, float(finite.abs().max()))
+    return Outcome(words, ops, dtype, nan, pos_inf, neg_inf, amax)

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/analyze/findings/remedies.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "src/analyze/wording/advice.h"
+
+namespace nanhunt::analyze {
+namespace {
+
+struct Trial {
+  std::string_view id, what;
+  const ProbeRecord* record = nullptr;
+};
+
+std::vector<Trial> trials_of(const std::vector<ProbeRecord>& probes, const Case& c) {
+  std::vector<Trial> trials;
+  for (const ProbeRecord& probe : probes) {
+    if (probe.mode != ProbeMode::kRemedy || !probe.ran) continue;
+    const std::string_view text = c.text(probe.text);
+    const std::size_t end = text.find(": ");
+    if (end != std::string_view::npos) trials.push_back({text.substr(0, end), text.substr(end + 2), &probe});
+  }
+  return trials;
+}
+
+}  // namespace
+
+void add_trials(std::vector<Advice>& advice, const std::vector<ProbeRecord>& probes, const Case& c) {
+  const std::vector<Trial> trials = trials_of(probes, c);
+  if (trials.empty()) return;
+  const auto is_of = [](const Advice& one, const Trial& trial) { return one.id == trial.id; };
+  for (const Trial& trial : trials) {
+    for (Advice& one : advice) {
+      if (is_of(one, trial)) add_trial(one, *trial.record, trial.what);
+    }
+  }
+  const auto is_finite = [](const Advice& one) { return tried(one) == Tried::kOnTheseNumbers; };
+  if (std::none_of(advice.begin(), advice.end(), is_finite)) {
+    for (const Trial& trial : trials) {
+      if (std::any_of(advice.begin(), advice.end(), [&](const Advice& one) { return is_of(one, trial); })) continue;
+      Advice other = make_advice(trial.id);
+      add_trial(other, *trial.record, trial.what);
+      if (!other.why.empty() && is_finite(other)) advice.push_back(std::move(other));
+    }
+  }
+  std::stable_sort(advice.begin(), advice.end(), [](const Advice& a, const Advice& b) { return tried(a) < tried(b); });
+}
+
+}  // namespace nanhunt::analyze

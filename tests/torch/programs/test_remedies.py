@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Advice was tried on the numbers that the origin read: what it names, put into the program as it stands, cures it, and
+what stayed bad is not advised.
+"""
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from own_programs import LEVELS, assert_silent, data, told
+from torch import nn
+from torch.nn import functional as F
+
+Term = Callable[..., torch.Tensor]
+
+
+def training(term: Term, numbers: list[float] | None = None) -> Callable[[], Any]:
+    """`term(out, x, bad, numbers)` is the loss; `numbers`: of the advice, which it takes. None: as it was."""
+
+    def build() -> Any:
+        net = nn.Linear(6, 4)
+        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+
+        def step(i: int) -> None:
+            x, _ = data()
+            opt.zero_grad()
+            term(net(x), x, 0.0 if i == 3 else 1.0, numbers).backward()
+            opt.step()
+
+        return step, net, opt
+
+    return build
+
+
+def guarded_log(out, x, on, numbers):
+    q = out.pow(2) * on + (1 - on) * 0
+    return -torch.log(q.clamp(min=numbers[0]) if numbers else q + 1e-3 * on).mean()
+
+
+def length(out, x, on, numbers):
+    y = out * on
+    return (torch.linalg.vector_norm(y, dim=-1) if numbers is not None else y.pow(2).sum(-1).sqrt()).mean()
+
+
+def share(out, x, on, numbers):
+    y = out.pow(2) * on
+    whole = y.sum(-1, keepdim=True)
+    return (y / (whole + numbers[0] if numbers else whole)).pow(2).mean()
+
+
+def penalty_by_hand(out, x, on, numbers):
+    """The gradient of a length is part of the loss: its derivative is the length's second one."""
+    v = (x[:, :4] * on + out * 0).detach().requires_grad_()
+    w = v * out.mean(0)
+    square = w.pow(2).sum(-1)
+    size = (square + numbers[0] if numbers else square).sqrt()
+    slope, = torch.autograd.grad(size.sum(), v, create_graph=True)
+    return size.mean() + slope.pow(2).sum(-1).mean()
+
+
+def penalty(out, x, on, numbers):
+    v = (x[:, :4] * on + out * 0).detach().requires_grad_()
+    w = v * out.mean(0)
+    size = (w.pow(2).sum(-1) + numbers[0]).sqrt() if numbers else torch.linalg.vector_norm(w, dim=-1)
+    slope, = torch.autograd.grad(size.sum(), v, create_graph=True)
+    return size.mean() + slope.pow(2).sum(-1).mean()
+
+
+def exponential(out, x, on, numbers):
+    h = (out + 12 * (1 - on)).half()
+    e = torch.exp(h.clamp(max=numbers[0]) if numbers else h)
+    return e.float().mean() * 1e-3
+
+
+def exponential_and_product(out, x, on, numbers):
+    h = (out + 12 * (1 - on)).half()
+    e = torch.exp(h.clamp(max=numbers[0]) if numbers else h)
+    return (e * 16).float().mean() * 1e-3
+
+
+def attention(out, x, on, numbers):
+    mask = torch.zeros_like(out, dtype=torch.bool)
+    mask[0] = on == 0
+    scores = out.masked_fill(mask, -math.inf)
+    if numbers is not None:
+        scores = torch.where(mask.all(-1, keepdim=True), 0.0, scores)
+    return (torch.softmax(scores, -1) * out).mean()
+
+
+def log_of_softmax(out, x, on, numbers):
+    scores = out + torch.tensor([0.0, 0.0, 0.0, 200.0]) * (1 - on)
+    logs = F.log_softmax(scores, -1) if numbers is not None else torch.log(torch.softmax(scores, -1))
+    return -logs[:, 0].mean() * 1e-2
+
+
+def power(out, x, on, numbers):
+    base = out.abs() * (1 if on else -1) + 0.1 * on
+    return (base.clamp(min=numbers[0]) if numbers else base).pow(1.5).mean()
+
+
+def cross_entropy_by_hand(out, x, on, numbers):
+    scores = out - 200 * (1 - on)
+    if numbers is not None:
+        return F.binary_cross_entropy_with_logits(scores, torch.ones_like(scores)) * 1e-2
+    return -torch.log(torch.sigmoid(scores)).mean() * 1e-2
+
+
+class Fault(NamedTuple):
+    term: Term
+    op: str
+    advice: str                    # first
+    rejected: tuple[str, ...] = ()  # tried in vain
+
+
+FAULTS = {
+    "a logarithm of 0": Fault(guarded_log, "aten::log", "clamp-input"),
+    "the derivative of a root at 0": Fault(length, "aten::div", "builtin-norm"),
+    "0 by 0": Fault(share, "aten::div", "guard-denominator"),
+    "the second derivative of a root at 0": Fault(penalty_by_hand, "aten::div", "eps-in-sqrt", ("builtin-norm",)),
+    "the second derivative of a norm at 0": Fault(penalty, "aten::div", "eps-in-sqrt"),
+    "an exponential beyond fp16": Fault(exponential, "aten::exp", "clamp-input"),
+    "an exponential whose next product passes fp16": Fault(exponential_and_product, "aten::exp", "clamp-input"),
+    "a row that is masked as a whole": Fault(attention, "aten::_softmax", "keep-one-key"),
+    "a logarithm of a softmax": Fault(log_of_softmax, "aten::log", "log-softmax"),
+    "a root of a negative number": Fault(power, "aten::pow", "clamp-input"),
+    "a cross entropy by hand": Fault(cross_entropy_by_hand, "aten::log", "with-logits"),
+}
+
+
+def numbers_of(text: str) -> list[float]:
+    """"Clamp ... Tried here: log(x.clamp(min=1e-08)), with ...": 1e-08."""
+    tried = text.partition("Tried here: ")[2].partition(", with ")[0]
+    return [float(n) for n in re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e-?\d+)?(?![\w.])", tried)]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_is_advised_was_tried_and_cures_the_program(name, level, tmp_path):
+    fault = FAULTS[name]
+    said = told(training(fault.term), tmp_path / "fault", level)
+    assert said.status == "fault", said.show()
+    assert said.first["op"] == fault.op, said.show()
+    advice = said.first["advice"]
+    first = advice[0]
+    assert (first["id"], first["on_these_numbers"]) == (fault.advice, True), advice
+    assert first["evidence"].startswith("tried on these numbers: ") and ": finite, at most " in first["evidence"]
+    assert all(one["on_these_numbers"] is False for one in advice if one["id"] in fault.rejected), advice
+    assert set(fault.rejected) <= {one["id"] for one in advice}
+    assert_silent(training(fault.term, numbers_of(first["text"])), tmp_path / "twin", level)
