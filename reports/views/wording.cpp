@@ -188,7 +188,7 @@ std::string_view tried_phrase(Tried t) {
     case Tried::kWorked:
       return "seen to work on this run";
     case Tried::kOnTheseNumbers:
-      return "tried on these numbers: finite";
+      return "tried on these numbers";
     case Tried::kFailed:
       return "tried: no cure";
     case Tried::kNotTried:

@@ -2,6 +2,7 @@
 #include "src/analyze/findings/remedies.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <string_view>
 
@@ -9,6 +10,9 @@
 
 namespace nanhunt::analyze {
 namespace {
+
+// They suppose what the numbers do not show: a constant, a softmax, a sigmoid before the op.
+constexpr std::string_view kOfARule[] = {"log-softmax", "raise-eps", "with-logits"};
 
 struct Trial {
   std::string_view id, what;
@@ -21,7 +25,11 @@ std::vector<Trial> trials_of(const std::vector<ProbeRecord>& probes, const Case&
     if (probe.mode != ProbeMode::kRemedy || !probe.ran) continue;
     const std::string_view text = c.text(probe.text);
     const std::size_t end = text.find(": ");
-    if (end != std::string_view::npos) trials.push_back({text.substr(0, end), text.substr(end + 2), &probe});
+    if (end == std::string_view::npos) continue;
+    const Trial trial{text.substr(0, end), text.substr(end + 2), &probe};
+    // What was lost before the op, a wider format would have kept there.
+    if (trial.id == "fp32-compute" && c.zero.cause != ZeroCause::kExact) continue;
+    trials.push_back(trial);
   }
   return trials;
 }
@@ -40,7 +48,10 @@ void add_trials(std::vector<Advice>& advice, const std::vector<ProbeRecord>& pro
   const auto is_finite = [](const Advice& one) { return tried(one) == Tried::kOnTheseNumbers; };
   if (std::none_of(advice.begin(), advice.end(), is_finite)) {
     for (const Trial& trial : trials) {
-      if (std::any_of(advice.begin(), advice.end(), [&](const Advice& one) { return is_of(one, trial); })) continue;
+      const bool known = std::any_of(advice.begin(), advice.end(), [&](const Advice& one) { return is_of(one, trial); });
+      const bool lost = c.zero.cause == ZeroCause::kGuardLost && trial.id == "raise-eps";
+      const bool of_a_rule = std::find(std::begin(kOfARule), std::end(kOfARule), trial.id) != std::end(kOfARule);
+      if (known || (of_a_rule && !lost)) continue;
       Advice other = make_advice(trial.id);
       add_trial(other, *trial.record, trial.what);
       if (!other.why.empty() && is_finite(other)) advice.push_back(std::move(other));

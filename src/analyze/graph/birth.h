@@ -63,7 +63,7 @@ struct OriginContext {
   std::size_t bad_output = 0;     // index into op.outputs
   std::vector<OpSnapshot> slice;  // ops that led to the inputs, nearest first
   // Where backward made what can be singular, through views and in-place writes: the op that made it, and the one forward
-  // op whose results alone it was made of. 0: not so.
+  // op whose results alone it was made of. 0: not so. Where it is such a result itself, or a view of one, the second alone.
   StringId pole_maker = 0, pole_of = 0;
 };
 

@@ -27,7 +27,11 @@ void trace_pole(OriginContext& context, const OpInfo& info, const Names& names, 
                                  [&](const ArgSnapshot& arg) { return is_pole_slot(info, names.text(arg.slot)); });
   if (pole == context.op.inputs.end()) return;
   const RecentOp* first = maker(pole->value);
-  if (first == nullptr || first->phase != Phase::kBackward) return;
+  if (first == nullptr) return;
+  if (first->phase != Phase::kBackward) {  // a result of forward itself, or a view of one
+    context.pole_of = first->op;
+    return;
+  }
   const RecentOp* forward = nullptr;
   std::vector<const RecentOp*> open = {first};
   for (std::size_t i = 0; i < open.size(); ++i) {

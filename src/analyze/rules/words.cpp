@@ -110,7 +110,7 @@ std::vector<std::string> denominator_advice(const Case& c) {
     const bool of_root = led_from(c, [](const OpInfo& op) { return op.pole == Pole::kNegative; });
     if (c.info->bound == Bound::kQuotient && of_root) return {"builtin-norm", "eps-in-sqrt"};
     // A norm of PyTorch's is safe at 0 once; its second derivative divides by it.
-    if (c.info->bound == Bound::kQuotient && led_from(c, is_norm)) return {"eps-in-sqrt"};
+    if (c.info->bound == Bound::kQuotient && is_norm(op_info(c.text(c.context->pole_of)))) return {"eps-in-sqrt"};
     if (c.info->pole == Pole::kNonPositive) return {"clamp-inside"};
     if (divides_by_gaps(c)) return {"part-eigenvalues"};
   }

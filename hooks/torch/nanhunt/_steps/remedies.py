@@ -47,6 +47,11 @@ def _clamp(ends: dict[str, float]) -> Callable[[_Tensor], _Tensor]:
     return lambda x: x.clamp(**ends)
 
 
+def _text(number: float) -> str:
+    """1e-8, 11.08."""
+    return f"{number:.10g}".replace("e-0", "e-")
+
+
 def _plus(guard: float) -> Callable[[_Tensor], _Tensor]:
     return lambda x: x + guard
 
@@ -71,7 +76,7 @@ def _clamped(low: Callable[[float], float | None], high: Callable[[float], float
     def attempts(call: Call) -> Iterator[Attempt]:
         for constant in constants(call):
             ends = {k: v for k, v in (("min", low(constant)), ("max", high(constant))) if v is not None}
-            words = ", ".join(f"{k}={v:.10g}" for k, v in ends.items())
+            words = ", ".join(f"{k}={_text(v)}" for k, v in ends.items())
             yield Attempt(f"{_name(call)}(x.clamp({words}))", _on(0, _clamp(ends)))
     return attempts
 
@@ -86,7 +91,7 @@ def _exponent(call: Call) -> Iterator[Attempt]:
     for part in (1, 2, 4):
         end = math.floor(largest / part * 100) / 100
         ends = {"min": -end, "max": end} if _name(call) in ("sinh", "cosh") else {"max": end}
-        words = ", ".join(f"{k}={v:g}" for k, v in ends.items())
+        words = ", ".join(f"{k}={_text(v)}" for k, v in ends.items())
         yield Attempt(f"{_name(call)}(x.clamp({words}))", _on(0, _clamp(ends)))
 
 
@@ -125,18 +130,24 @@ def _inside(call: Call) -> Iterator[Attempt]:
     """The derivatives of acos and asin are g * rsqrt(1 - x * x)."""
     for constant in _INSIDE:
         end = 1 - constant
-        yield Attempt(f"x.clamp(min={-end:.10g}, max={end:.10g})",
+        yield Attempt(f"x.clamp(min={_text(-end)}, max={_text(end)})",
                       _on(0, _clamp({"min": 1 - end * end})))
 
 
 # Quotients.
+def _raised(call: Call) -> Iterator[Attempt]:
+    """A constant that was rounded away has left what it was added to."""
+    at = 1 if _name(call) in ("div", "true_divide") else 0
+    words = "x / (y + {})" if at == 1 else f"{_name(call)}(x + {{}})"
+    for guard in _guards(call) if _argument(call, at) is not None else ():
+        yield Attempt(words.format(_text(guard)), _on(at, _plus(guard)))
+
+
 def _guarded(call: Call) -> Iterator[Attempt]:
     at = 0 if _name(call) in ("reciprocal", "rsqrt") else 1
     if _argument(call, at) is None:
         return
-    words = f"{_name(call)}(x + {{}})" if at == 0 else "x / (y + {})"
-    for guard in _guards(call):
-        yield Attempt(words.format(f"{guard:g}"), _on(at, _plus(guard)))
+    yield from _raised(call)
 
     def skip(func: Any, args: list[Any], kwargs: dict[str, Any]) -> _Tensor:
         zero = args[at] == 0
@@ -149,11 +160,10 @@ def _guarded(call: Call) -> Iterator[Attempt]:
 # Roots, whose derivative is g / (2 * sqrt(x)), and norms, whose is g * x / norm.
 def _root(call: Call) -> Iterator[Attempt]:
     if _name(call) in ("rsqrt", "pow"):
-        for guard in _guards(call):
-            yield Attempt(f"{_name(call)}(x + {guard:g})", _on(0, _plus(guard)))
+        yield from _raised(call)
         return
     for guard in _guards(call) if _argument(call, 1) is not None else ():
-        yield Attempt(f"the derivative of sqrt(x + {guard:g})", _derivative(torch.square, _root_of(guard)))
+        yield Attempt(f"the derivative of sqrt(x + {_text(guard)})", _derivative(torch.square, _root_of(guard)))
 
 
 def _norm(call: Call) -> Iterator[Attempt]:
@@ -223,6 +233,7 @@ def _of(*names: str) -> frozenset[str]:
 
 
 _LOGS = _of("log", "log2", "log10")
+_QUOTIENTS = _of("div", "true_divide", "reciprocal", "rsqrt")
 ROWS = (
     Row("log-softmax", _log_softmax, _LOGS, backward=False),
     Row("with-logits", _with_logits, _LOGS, backward=False),
@@ -234,7 +245,8 @@ ROWS = (
     Row("clamp-input", _clamped(float, lambda c: 1 - c, lambda call: _INSIDE), _of("logit"), backward=False),
     Row("clamp-input", _exponent, _of("exp", "exp2", "expm1", "sinh", "cosh"), backward=False),
     Row("clamp-inside", _inside, _of("rsqrt"), backward=True),
-    Row("guard-denominator", _guarded, _of("div", "true_divide", "reciprocal", "rsqrt")),
+    Row("guard-denominator", _guarded, _QUOTIENTS),
+    Row("raise-eps", _raised, _LOGS | _QUOTIENTS),
     Row("builtin-norm", _norm, _of("div"), backward=True),
     Row("eps-in-sqrt", _root, _of("div"), backward=True),
     Row("eps-in-sqrt", _root, _of("rsqrt", "pow")),

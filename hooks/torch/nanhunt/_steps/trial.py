@@ -205,7 +205,7 @@ def _as_shown(old: _Tensor, seen: _Tensor, new: _Tensor) -> _Tensor | None:
         return None
     if bool(torch.isfinite(old).all()):
         return None
-    for view in (_reshaped, _transposed, _expanded):
+    for view in _VIEWS:
         mine = view(old.detach(), seen.shape)
         if mine is not None and bool(((mine == seen) | (torch.isnan(mine) & torch.isnan(seen))).all()):
             return view(new, seen.shape)
@@ -220,13 +220,19 @@ def _transposed(t: _Tensor, shape: torch.Size) -> _Tensor | None:
     return t.transpose(-1, -2) if t.dim() >= 2 and t.transpose(-1, -2).shape == shape else None
 
 
-def _expanded(t: _Tensor, shape: torch.Size) -> _Tensor | None:
-    if t.numel() == shape.numel():
-        return None
-    try:
-        return t.expand(shape)
-    except RuntimeError:
-        return None
+def _expanded_at(dim: int | None) -> Callable[[_Tensor, torch.Size], _Tensor | None]:
+    """As it is, or with a new dimension, as the derivative of a sum has it."""
+    def expanded(t: _Tensor, shape: torch.Size) -> _Tensor | None:
+        if t.numel() == shape.numel() or (dim is not None and dim > t.dim()):
+            return None
+        try:
+            return (t if dim is None else t.unsqueeze(dim)).expand(shape)
+        except RuntimeError:
+            return None
+    return expanded
+
+
+_VIEWS = (_reshaped, _transposed, *map(_expanded_at, (None, 0, 1, 2, 3)))
 
 
 def outcome_of(words: str, ops: int, results: Sequence[_Tensor], dtype: torch.dtype) -> Outcome:
