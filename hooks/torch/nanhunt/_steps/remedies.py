@@ -217,7 +217,10 @@ def _uncorrected(call: Call) -> Iterator[Attempt]:
 def _in_format(dtype: torch.dtype, instead_of: Sequence[torch.dtype], word: str) -> Attempts:
     def attempts(call: Call) -> Iterator[Attempt]:
         if any(t.dtype in instead_of for t in tensors((call.args, call.results))):
-            yield Attempt(f"{_name(call).strip('_')} in {word}", wider=dtype)
+            name = _name(call).strip("_")
+            if dtype == torch.float32:
+                yield Attempt(f"{name} in {word}", wider=dtype, all=False)
+            yield Attempt(f"{name} and what comes after it in {word}", wider=dtype)
     return attempts
 
 

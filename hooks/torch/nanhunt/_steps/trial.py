@@ -4,7 +4,7 @@ what used its result in the run, as far as it is at hand, then the derivatives. 
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,12 +25,13 @@ _AS_LEARNED = (lib.FORWARD, lib.LOSS, lib.DATA)
 
 
 class Attempt(NamedTuple):
-    """`words`: what is computed. `wider`: the format of it all. `follow`: what used the result is computed as well.
+    """`words`: what is computed. `wider`: in this format; `all`: what used the result, too. `follow`: that is computed.
     `given`: what the op is given instead of its first argument."""
 
     words: str
     compute: Compute | None = None
     wider: torch.dtype | None = None
+    all: bool = True
     follow: bool = True
     given: Callable[[_Tensor], _Tensor] | None = None
 
@@ -123,7 +124,7 @@ class Trial:
     def _run(self, attempt: Attempt) -> Outcome | None:
         leaves: list[_Tensor] = []
         with torch.set_grad_enabled(not self.backward or self.call.graphed):
-            args, kwargs = self._copies(self.call, attempt.wider, leaves, formats=True)
+            args, kwargs = self._copies(self.call, attempt.wider, leaves, formats=True, cast=not attempt.all)
             if attempt.given is not None:
                 args[0] = attempt.given(args[0].detach()).requires_grad_(args[0].requires_grad)
                 leaves.append(args[0])
@@ -135,8 +136,19 @@ class Trial:
             for one in self.followers if attempt.follow else ():
                 if ops == _MAX_OPS or is_random(one) or (self.backward and self._reads_what_changes(one)):
                     break
-                if self._follow(one, attempt.wider, leaves, all_made, used):
-                    ops += 1
+                instead = _instead(one, all_made)
+                if not instead:
+                    continue
+                if _has_other_bad(one, instead):
+                    break
+                try:
+                    made = self._follow(one, attempt.wider if attempt.all else None, leaves,
+                                        {key: shown for key, (shown, _) in instead.items()})
+                except Exception:
+                    break
+                all_made += zip(tensors(one.results), tensors(made))
+                used |= {id(new) for _, new in instead.values()}
+                ops += 1
             results = [new for _, new in all_made if new.is_floating_point()]
             words = attempt.words
             if ops > 1:
@@ -151,7 +163,8 @@ class Trial:
         return outcome_of(words, ops, results + found, results[0].dtype if results else torch.float32)
 
     def _copies(self, call: Call, wider: torch.dtype | None, leaves: list[_Tensor], formats: bool = False,
-                instead: dict[int, _Tensor] | None = None) -> Any:
+                cast: bool = False, instead: dict[int, _Tensor] | None = None) -> Any:
+        """`cast`: what has a gradient has it in its own format. `formats`: that of the result is `wider`, too."""
         written = {id(t) for arg, value in zip(call.plan.args, call.args) if arg.written for t in tensors(value)}
 
         def copy(value: Any) -> Any:
@@ -160,12 +173,13 @@ class Trial:
                     new = instead[id(value)]
                     return new.clone() if id(value) in written else new
                 same = value.detach().clone()
-                if wider is not None and same.dtype in NARROW:
+                widens = wider is not None and same.dtype in NARROW
+                if widens and not cast:
                     same = same.to(wider)
                 if value.requires_grad and torch.is_grad_enabled():
                     leaves.append(same.requires_grad_())
                     same = same.clone() if id(value) in written else same
-                return same
+                return same.to(wider) if widens and cast else same
             if formats and wider is not None and isinstance(value, torch.dtype) and value in NARROW:
                 return wider
             return value
@@ -173,26 +187,38 @@ class Trial:
         return each(call.args, copy), each(call.kwargs, copy)
 
     def _follow(self, call: Call, wider: torch.dtype | None, leaves: list[_Tensor],
-                all_made: list[tuple[_Tensor, _Tensor]], used: set[int]) -> bool:
-        """Whether it used something of what was made."""
-        instead: dict[int, _Tensor] = {}
-        for t in tensors((call.args, call.kwargs)):
-            for old, new in reversed(all_made):
-                shown = _as_shown(old, t, new)
-                if shown is not None:
-                    instead[id(t)] = shown
-                    used.add(id(new))
-                    break
-        if not instead:
-            return False
+                instead: dict[int, _Tensor]) -> Any:
         args, kwargs = self._copies(call, wider, leaves, instead=instead)
-        all_made += zip(tensors(call.results), tensors(call.func(*args, **kwargs)))
-        return True
+        try:
+            return call.func(*args, **kwargs)
+        except RuntimeError:  # of two formats: it takes the one of before, as autocast would have it
+            narrow = {key: t.to(next(s.dtype for s in tensors((call.args, call.kwargs)) if id(s) == key))
+                      for key, t in instead.items()}
+            args, kwargs = self._copies(call, wider, leaves, instead=narrow)
+            return call.func(*args, **kwargs)
 
     def _reads_what_changes(self, call: Call) -> bool:
         """A part of the same derivative: a remedy changes what else it reads as well."""
         return any(t.dim() > 0 and t.shape == mine.shape and t.dtype == mine.dtype and bool(torch.equal(t, mine))
                    for t in tensors(call.args) for mine in tensors(self.call.args))
+
+
+def _instead(call: Call, all_made: Sequence[tuple[_Tensor, _Tensor]]) -> dict[int, tuple[_Tensor, _Tensor]]:
+    """What it is given of what was made, and that as it was made, by the tensor that it was given in the run."""
+    instead: dict[int, tuple[_Tensor, _Tensor]] = {}
+    for t in tensors((call.args, call.kwargs)):
+        for old, new in reversed(all_made):
+            shown = _as_shown(old, t, new)
+            if shown is not None:
+                instead[id(t)] = shown, new
+                break
+    return instead
+
+
+def _has_other_bad(call: Call, instead: Mapping[int, Any]) -> bool:
+    """Of another origin: no remedy of this one makes that finite."""
+    return any(t.is_floating_point() and id(t) not in instead and not bool(torch.isfinite(t).all())
+               for t in tensors((call.args, call.kwargs)))
 
 
 def _as_it_is(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
