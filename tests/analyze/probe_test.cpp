@@ -170,6 +170,8 @@ TEST(Remedies, that_came_out_finite_go_first_and_those_that_did_not_are_no_advic
 TEST(Remedies, that_the_rule_did_not_think_of_are_advised_where_none_of_its_own_helps) {
   const std::vector<std::pair<std::string, bool>> none = {
       {"clamp-input: x", false}, {"fp32-compute: x", false}, {"bf16: x", false}};
+  EXPECT_EQ(advice_of(tried_remedies({{"finite-mask: x", true}})),
+            "clamp-input: not tried\nfp32-compute: not tried\nbf16: not tried\n");
   auto other = none;
   other.emplace_back("finite-mask: x", true);
   other.emplace_back("guard-value: x", false);

@@ -111,6 +111,20 @@ TEST(ReportModel, an_untried_cure_is_called_untried) {
   EXPECT_EQ(view.cure_badge, "not tried");
 }
 
+TEST(ReportModel, what_was_finite_on_the_numbers_is_the_cure_before_what_was_not_tried) {
+  Analysis analysis = make_fault_analysis();
+  std::vector<Advice>& advice = analysis.findings[0].advice;
+  advice.resize(2);
+  const std::string untried = advice[1].text;
+  advice.push_back({"clamp-input", "Clamp it.", "", std::nullopt, "tried on these numbers: finite", true});
+  advice.push_back({"bf16", "Leave it.", "", std::nullopt, "tried on these numbers: not finite", false});
+  const FindingView view = *make_report_model(analysis).origin;
+  EXPECT_EQ(view.cure, "Clamp it.");
+  EXPECT_EQ(view.cure_badge, "tried on these numbers");
+  EXPECT_EQ(view.advice.at(1).text, untried);
+  EXPECT_EQ(view.advice.at(3).badge, "tried: no cure");
+}
+
 TEST(ReportModel, fixes_that_all_failed_are_not_sold_as_a_cure) {
   Analysis analysis = make_fault_analysis();
   analysis.findings[0].advice.resize(1);

@@ -46,7 +46,8 @@ void add_trials(std::vector<Advice>& advice, const std::vector<ProbeRecord>& pro
     }
   }
   const auto is_finite = [](const Advice& one) { return tried(one) == Tried::kOnTheseNumbers; };
-  if (std::none_of(advice.begin(), advice.end(), is_finite)) {
+  const auto failed = [](const Advice& one) { return tried(one) == Tried::kFailed; };
+  if (std::none_of(advice.begin(), advice.end(), is_finite) && std::any_of(advice.begin(), advice.end(), failed)) {
     for (const Trial& trial : trials) {
       const bool known = std::any_of(advice.begin(), advice.end(), [&](const Advice& one) { return is_of(one, trial); });
       const bool lost = c.zero.cause == ZeroCause::kGuardLost && trial.id == "raise-eps";

@@ -8,8 +8,8 @@
 
 namespace nanhunt::analyze {
 
-// Says of advice what came of it. What came out finite goes first; what did not goes last, as tried in vain. Where no
-// advice of the rule came out finite, others that did are added.
+// Says of advice what came of it. What came out finite goes first; what did not goes last, as tried in vain. Where the
+// rule's own was tried in vain alone, others that came out finite are added.
 void add_trials(std::vector<Advice>& advice, const std::vector<ProbeRecord>& probes, const Case& c);
 
 }  // namespace nanhunt::analyze
