@@ -263,6 +263,12 @@ struct LayerSummary {
   std::uint64_t ops = 0, bad_ops = 0;
   std::int64_t nan = 0, inf = 0;
   std::uint32_t first_bad_step = 0;     // when bad_ops > 0
+  // The first op with a bad output on either side; kNoSeq: none.
+  struct FirstBad {
+    std::uint32_t step = 0;
+    std::uint64_t seq = kNoSeq;
+  };
+  FirstBad bad_forward, bad_gradient;
   double amax_forward = 0, amax_gradient = 0;
   double headroom_forward = 0, headroom_gradient = 0;    // smallest seen; NaN: nothing seen
   double underflow_forward = 0, underflow_gradient = 0;  // largest seen; NaN: nothing seen

@@ -245,7 +245,8 @@ enum {
   NANHUNT_FAULT = 3,
   NANHUNT_INCONCLUSIVE = 4
 };
-enum { NANHUNT_TEXT = 0, NANHUNT_JSON = 1, NANHUNT_HTML = 2 };
+/* The answer: ten lines of text. The card: a piece of HTML for a notebook. */
+enum { NANHUNT_TEXT = 0, NANHUNT_JSON = 1, NANHUNT_HTML = 2, NANHUNT_ANSWER = 3, NANHUNT_CARD = 4 };
 
 /* Reads the newest attempt of each rank under `run` (also one attempt folder or .nht file) and says what it amounts to.
  */

@@ -18,6 +18,10 @@ struct TextOptions {
   std::vector<std::uint32_t> going = {};  // ranks that are known to go on: their end is missing because it has not come
 };
 
+// Ten lines: what happened, the code, when, why, the cure, and the command that shows the rest. A terminal that is
+// narrower than 80 columns may take more.
+std::string render_answer(const Analysis& analysis, const TextOptions& options = {});
+// All of it.
 std::string render_text(const Analysis& analysis, const TextOptions& options = {});
 std::string render_json(const Analysis& analysis);  // nanhunt.report, version 1
 // An issue ready to paste.
@@ -27,5 +31,7 @@ std::string render_markdown(const Analysis& analysis);
 std::string render_annotations(const Analysis& analysis, const std::string& root);
 // One offline file. going: as in TextOptions.
 std::string render_html(const Analysis& analysis, const std::vector<std::uint32_t>& going = {});
+// The answer as a piece of HTML for a notebook: headline, cure, code and the curve of the loss; no script.
+std::string render_card(const Analysis& analysis, const TextOptions& options = {});
 
 }  // namespace nanhunt

@@ -12,21 +12,23 @@ namespace nanhunt::reports {
 namespace {
 
 struct Rail {
-  std::string_view name;
+  std::string_view name, small;
   std::array<bool, 5> holds;  // by StepMark
 };
-constexpr std::array<Rail, 3> kRails = {{{"loss not finite", {true, true, true, false, false}},
-                                         {"step skipped", {false, false, false, true, false}},
-                                         {"bad operations", {false, false, false, false, true}}}};
+constexpr std::array<Rail, 3> kRails = {{{"loss not finite", "NaN or Inf", {true, true, true, false, false}},
+                                         {"step skipped", "skipped", {false, false, false, true, false}},
+                                         {"bad operations", "bad ops", {false, false, false, false, true}}}};
 
 struct Scale {
   const TimelineView& view;
+  const PictureFrame& frame;
   double lowest = 0, highest = 0;
   bool logarithmic = false;
   bool has_losses = false;
 
-  Scale(const TimelineView& shown, const TimelineView* reference)
-      : view(shown), lowest(shown.lowest), highest(shown.highest), has_losses(shown.has_losses) {
+  Scale(const TimelineView& shown, const LossChartOptions& options)
+      : view(shown), frame(options.small ? kSmallPicture : kWidePicture), lowest(shown.lowest), highest(shown.highest), has_losses(shown.has_losses) {
+    const TimelineView* reference = options.reference;
     if (reference != nullptr && reference->has_losses) {
       lowest = has_losses ? std::min(lowest, reference->lowest) : reference->lowest;
       highest = has_losses ? std::max(highest, reference->highest) : reference->highest;
@@ -37,10 +39,10 @@ struct Scale {
 
   double x(std::uint32_t step) const {
     const double span = static_cast<double>(view.last_step) - view.first_step;
-    if (span <= 0) return (kPictureLeft + kPictureRight) / 2;
-    return kPictureLeft + (static_cast<double>(step) - view.first_step) / span * (kPictureRight - kPictureLeft);
+    if (span <= 0) return frame.middle();
+    return frame.left + (static_cast<double>(step) - view.first_step) / span * (frame.right - frame.left);
   }
-  double y(double loss) const { return loss_height(loss, lowest, highest, logarithmic); }
+  double y(double loss) const { return loss_height(frame, loss, lowest, highest, logarithmic); }
 };
 
 std::string_view mark_name(StepMark mark) {
@@ -62,17 +64,30 @@ std::string_view mark_name(StepMark mark) {
 void write_axes(HtmlWriter& out, const Scale& scale, double bottom) {
   const TimelineView& view = scale.view;
   if (scale.has_losses) {
-    draw_loss_axis(out, scale.lowest, scale.highest, scale.logarithmic);
+    draw_loss_axis(out, scale.frame, scale.lowest, scale.highest, scale.logarithmic);
   } else {
-    draw_label(out, (kPictureLeft + kPictureRight) / 2, (kPictureTop + kPictureBottom) / 2, Anchor::kMiddle,
+    draw_label(out, scale.frame.middle(), (scale.frame.top + scale.frame.bottom) / 2, Anchor::kMiddle,
                "no finite loss");
   }
   draw_label(out, scale.x(view.first_step), bottom,
              view.first_step == view.last_step ? Anchor::kMiddle : Anchor::kStart,
              "step " + format_count(view.first_step));
   if (view.first_step != view.last_step) {
-    draw_label(out, kPictureRight, bottom, Anchor::kEnd, "step " + format_count(view.last_step));
+    draw_label(out, scale.frame.right, bottom, Anchor::kEnd, "step " + format_count(view.last_step));
   }
+}
+
+// The step of the origin: a line from top to bottom, and its number above it.
+void write_origin(HtmlWriter& out, const Scale& scale, std::uint32_t step, double bottom) {
+  if (step < scale.view.first_step || step > scale.view.last_step) return;
+  const double x = scale.x(step), room = (scale.frame.right - scale.frame.left) / 5;
+  out.markup("<line class=\"origin\" x1=\"").number(x).markup("\" y1=\"").number(scale.frame.top - 8);
+  out.markup("\" x2=\"").number(x).markup("\" y2=\"").number(bottom).markup("\"/><g class=\"origin-name\">");
+  const Anchor anchor = x - scale.frame.left < room    ? Anchor::kStart
+                        : scale.frame.right - x < room ? Anchor::kEnd
+                                                       : Anchor::kMiddle;
+  draw_label(out, x, scale.frame.top - 14, anchor, "began in step " + format_count(step));
+  out.markup("</g>");
 }
 
 void write_reference(HtmlWriter& out, const Scale& scale, const TimelineView& reference) {
@@ -101,9 +116,9 @@ void write_losses(HtmlWriter& out, const Scale& scale) {
   }
 }
 
-void write_rail(HtmlWriter& out, const Scale& scale, const Rail& rail, double y) {
-  draw_line(out, kPictureLeft, y, kPictureRight, y);
-  draw_label(out, kPictureLeft - 10, y + 4, Anchor::kEnd, rail.name);
+void write_rail(HtmlWriter& out, const Scale& scale, const Rail& rail, double y, bool small) {
+  draw_line(out, scale.frame.left, y, scale.frame.right, y);
+  draw_label(out, scale.frame.left - 10, y + 4, Anchor::kEnd, small ? rail.small : rail.name);
   for (const MarkedColumn& mark : scale.view.marks) {
     if (!rail.holds[static_cast<std::size_t>(mark.mark)]) continue;
     std::string what = "step " + format_count(mark.step) + ": " + std::string(mark_name(mark.mark));
@@ -123,21 +138,23 @@ void write_loss_chart(HtmlWriter& out, const TimelineView& view, const LossChart
     });
     if (used) rails.push_back(&rail);
   }
-  const double axis =
-      kRailTop + static_cast<double>(rails.size()) * kRailStep + (rails.empty() ? 0 : kAxisGap - kRailStep / 2);
-  const Scale scale(view, options.reference);
+  const Scale scale(view, options);
+  const double axis = scale.frame.rail_top() +
+       static_cast<double>(rails.size()) * kRailStep + (rails.empty() ? 0 : kAxisGap - kRailStep / 2);
+  
   out.markup("<svg class=\"chart\" role=\"img\" aria-labelledby=\"").text(options.id).markup("-title ");
-  out.text(options.id).markup("-about\" viewBox=\"0 0 ").number(kPictureWidth).markup(" ").number(axis + 10);
+  out.text(options.id).markup("-about\" viewBox=\"0 0 ").number(scale.frame.width).markup(" ").number(axis + 10);
   out.markup("\"><title id=\"").text(options.id).markup("-title\">").text(options.title).markup("</title><desc id=\"").text(options.id).markup("-about\">");
   out.text(chart_caption(view, options.reference == nullptr)).markup("</desc>");
   write_axes(out, scale, axis);
   if (options.reference != nullptr) write_reference(out, scale, *options.reference);
   write_losses(out, scale);
-  double y = kRailTop + kRailStep / 2;
+  double y = scale.frame.rail_top() + kRailStep / 2;
   for (const Rail* rail : rails) {
-    write_rail(out, scale, *rail, y);
+    write_rail(out, scale, *rail, y, options.small);
     y += kRailStep;
   }
+  if (options.origin) write_origin(out, scale, *options.origin, axis - kAxisGap + kRailStep / 2);
   out.markup("</svg>");
 }
 

@@ -133,7 +133,17 @@ std::string make_page_data(const Analysis& analysis, const ReportModel& model, s
   const std::size_t so_far = escape_for_script(dump_json(data, -1)).size();
   const double left = max_bytes > so_far ? static_cast<double>(max_bytes - so_far) / kBytesPerCell : 0;
   const std::size_t cells = std::min(kMapCells, static_cast<std::size_t>(left));
-  if (cells >= layer_rows) data["map"] = planes_to_json(make_layer_planes(analysis, layer_rows, cells));
+  if (cells < layer_rows) return escape_for_script(dump_json(data, -1));
+  const LayerPlanes planes = make_layer_planes(analysis, layer_rows, cells);
+  if (!tells(planes)) return escape_for_script(dump_json(data, -1));
+  data["map"] = planes_to_json(planes);
+  // Which row of the table names each row of the map.
+  json order = json::array();
+  for (std::size_t i = 0; i < planes.rows; ++i) order.push_back(-1);
+  for (std::size_t row = 0; row < layer_rows && row < model.layers.size(); ++row) {
+    if (model.layers[row].at < planes.rows) order[model.layers[row].at] = row;
+  }
+  data["map"]["order"] = std::move(order);
   return escape_for_script(dump_json(data, -1));
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "reports/page/html_magnitudes.h"
+#include "reports/views/code_view.h"
 #include "reports/views/numbers.h"
 
 namespace nanhunt::reports {
@@ -12,6 +13,7 @@ namespace {
 constexpr std::size_t kCarriersUnfolded = 5;
 constexpr std::size_t kOtherChainNodes = 12;
 constexpr std::size_t kOtherEvidence = 8;
+constexpr std::size_t kFirstScreenLines = 5;
 
 constexpr std::size_t kNamesUnfolded = 8;
 
@@ -43,7 +45,7 @@ void answer(HtmlWriter& out, std::string_view question, std::string_view value, 
 // The one note that is a name and no words.
 void answer_why(HtmlWriter& out, const FindingView& f) {
   out.markup("<div>").element("dt", "", "Why").markup("<dd>");
-  out.element("span", "value", f.class_phrase).element("code", "note", f.class_name).markup("</dd></div>");
+  out.element("span", "value", f.why).element("code", "note", f.class_name).markup("</dd></div>");
 }
 
 void write_tried(HtmlWriter& out, Tried tried, std::string_view badge) {
@@ -208,18 +210,21 @@ void write_advice(HtmlWriter& out, const std::vector<AdviceView>& advice) {
   out.markup("</ul>");
 }
 
+void write_code_lines(HtmlWriter& out, const std::vector<CodeLine>& lines);
+
 void write_frame(HtmlWriter& out, const FrameView& frame, bool innermost) {
   out.markup("<p class=\"frame\">");
   if (!innermost) out.markup("called from ");
-  out.markup("<code>").text(frame.place).markup("</code>");
+  out.markup("<code class=\"path\">").text(frame.place).markup("</code>");
   if (!frame.function.empty()) out.markup(" in <code>").text(frame.function).markup("</code>");
-  // The reader's own editor opens it; the page itself asks for nothing.
-  if (!frame.link.empty()) out.markup(" <a href=\"").text(frame.link).markup("\">open in editor</a>");
   out.markup("</p>");
-  if (frame.lines.empty()) return;
+  write_code_lines(out, innermost ? frame.lines : lines_around(frame, 1));
+}
+
+void write_code_lines(HtmlWriter& out, const std::vector<CodeLine>& lines) {
+  if (lines.empty()) return;
   out.markup("<ol class=\"source\">");
-  for (const CodeLine& line : frame.lines) {
-    if (!innermost && !line.here) continue;
+  for (const CodeLine& line : lines) {
     if (line.here) {
       out.markup("<li class=\"here\">");
     } else {
@@ -311,8 +316,8 @@ void write_facts(HtmlWriter& out, const std::vector<Fact>& facts) {
 
 void write_answers(HtmlWriter& out, const FindingView& f, std::string_view scaler_answer) {
   out.markup("<dl class=\"answers\">");
-  answer(out, "Which operation", f.operation, "", true);
-  if (!f.called_from.empty()) answer(out, "Which line of code", f.called_from, f.shared_line, true);
+  answer(out, "Which operation", f.operation, f.frames.empty() ? "" : f.shared_line, true);
+  if (f.frames.empty() && !f.called_from.empty()) answer(out, "Which line of code", f.called_from, f.shared_line, true);
   if (!f.kernel.empty()) answer(out, "Which kernel", f.kernel, "", true);
   answer(out, "Which layer", f.layer, f.module_class, true);
   answer(out, "When", "step " + f.step, "phase " + f.phase, false);
@@ -320,12 +325,38 @@ void write_answers(HtmlWriter& out, const FindingView& f, std::string_view scale
   if (!f.ranks.empty()) answer(out, "Which rank", f.ranks, "", false);
   answer_why(out, f);
   answer(out, "Does it matter?", f.matter, "", false);
-  out.markup("<div><dt>What cures it</dt><dd>").element("span", "value", f.cure);
-  if (!f.cure_badge.empty()) write_tried(out, f.cure_tried, f.cure_badge);
-  out.markup("</dd></div>");
   if (!scaler_answer.empty()) answer(out, "Is it the loss scaler?", scaler_answer, "", false);
   answer(out, "How sure", f.confidence, "", false);
   out.markup("</dl>");
+}
+
+void write_cure(HtmlWriter& out, const FindingView& f) {
+  if (f.advice.empty()) return;
+  out.markup("<p class=\"cure\"><b>Cure</b> ").text(f.cure);
+  if (!f.cure_badge.empty()) {
+    out.markup(" ");
+    write_tried(out, f.cure_tried, f.cure_badge);
+  }
+  out.markup("</p>");
+}
+
+void write_where(HtmlWriter& out, const FindingView& f) {
+  out.markup("<div class=\"where\">");
+  if (!f.frames.empty()) {
+    const FrameView& frame = f.frames.front();
+    out.markup("<p class=\"frame\"><code class=\"path\">").text(frame.place).markup("</code>");
+    if (!frame.function.empty()) out.markup(" in <code>").text(frame.function).markup("</code>");
+    out.markup("</p>");
+    write_code_lines(out, lines_around(frame, kFirstScreenLines));
+  }
+  if (f.element && !f.element->equation.empty()) {
+    out.markup("<p class=\"equation\">");
+    if (!f.element->in_code.empty()) out.markup("<code>").text(f.element->in_code).markup("</code> = ");
+    out.markup("<code class=\"alarm\">").text(f.element->equation).markup("</code>");
+    if (!f.element->place.empty()) out.text(" at " + f.element->place);
+    out.markup("</p>");
+  }
+  out.markup("</div>");
 }
 
 void write_finding_parts(HtmlWriter& out, const FindingView& f, const MagnitudeView& magnitudes) {
@@ -378,6 +409,7 @@ void write_other_finding(HtmlWriter& out, const FindingView& f) {
   out.markup(" ").element("span", "title", f.title).markup(" ").element("code", "", f.class_name);
   out.markup("</summary><div class=\"inside\">");
   write_answers(out, f, "");
+  write_cure(out, f);
   write_frames(out, f);
   if (!f.related.empty()) write_list(out, f.related);
   out.element("p", "", f.explanation.empty() ? f.class_explanation : f.explanation);

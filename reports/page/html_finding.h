@@ -18,8 +18,11 @@ void write_list(HtmlWriter& out, const Lines& lines);
 void write_and_more(HtmlWriter& out, std::uint64_t omitted);
 void write_facts(HtmlWriter& out, const std::vector<Fact>& facts);
 
-// The answers to which operation, layer, phase, step, why, is it the scaler (unless empty), does it matter, what cures
-// it, how sure.
+// What cures it, and whether that was tried.
+void write_cure(HtmlWriter& out, const FindingView& finding);
+// The lines of code and the numbers that met there, for the first screen.
+void write_where(HtmlWriter& out, const FindingView& finding);
+// The answers to which operation, layer, phase, step, why, is it the scaler (unless empty), does it matter, how sure.
 void write_answers(HtmlWriter& out, const FindingView& finding, std::string_view scaler_answer);
 // Why, what to do, what happened, numbers: one part of the page each.
 void write_finding_parts(HtmlWriter& out, const FindingView& finding, const MagnitudeView& magnitudes);

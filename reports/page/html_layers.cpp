@@ -7,7 +7,7 @@ namespace nanhunt::reports {
 namespace {
 
 void write_side(HtmlWriter& out, const LayerSide& side) {
-  out.element("td", "num", side.amax).element("td", "num", side.headroom).element("td", "num", side.underflow);
+  out.element("td", side.went_bad == "—" ? "num" : "num alarm", side.went_bad).element("td", "num", side.amax).element("td", "num", side.headroom).element("td", "num", side.underflow);
 }
 
 void write_layer(HtmlWriter& out, const LayerRow& row) {
@@ -18,7 +18,6 @@ void write_layer(HtmlWriter& out, const LayerRow& row) {
   }
   out.markup("<th scope=\"row\"><code>").text(row.module).markup("</code></th>").element("td", "", row.dtype);
   out.element("td", "num", row.operations).element("td", row.bad ? "num alarm" : "num", row.bad_operations);
-  out.element("td", "num", row.first_bad_step);
   out.element("td", row.nan != "0" ? "num alarm" : "num", row.nan);
   out.element("td", row.inf != "0" ? "num alarm" : "num", row.inf);
   write_side(out, row.forward);
@@ -35,14 +34,17 @@ std::size_t write_layers(HtmlWriter& out, const ReportModel& model, std::size_t 
       "<p>How near each layer came to the edges of its number format. Headroom counts how often the largest number "
       "could double before it overflows; underflow is the share of elements lost to zero or subnormal.</p>"
       "<div class=\"scroll tall\" role=\"region\" aria-label=\"Table of layers\" tabindex=\"0\">"
-      "<table id=\"layer-table\"><caption>Layers over the whole run, in order of first appearance</caption><thead>"
-      "<tr><td colspan=\"7\"></td><th scope=\"colgroup\" colspan=\"3\">Forward outputs</th>"
-      "<th scope=\"colgroup\" colspan=\"3\">Gradients</th></tr><tr><th scope=\"col\">Layer</th>"
+      "<table id=\"layer-table\"><caption>Layers over the whole run: who went bad first on top, then in order of "
+      "appearance</caption><thead>"
+      "<tr><td colspan=\"6\"></td><th scope=\"colgroup\" colspan=\"4\">Forward outputs</th>"
+      "<th scope=\"colgroup\" colspan=\"4\">Gradients</th></tr><tr><th scope=\"col\">Layer</th>"
       "<th scope=\"col\">Format</th><th scope=\"col\" class=\"num\">Ops</th>"
-      "<th scope=\"col\" class=\"num\">Bad ops</th><th scope=\"col\" class=\"num\">First bad</th>"
+      "<th scope=\"col\" class=\"num\">Bad ops</th>"
       "<th scope=\"col\" class=\"num\">NaN</th><th scope=\"col\" class=\"num\">Inf</th>"
+      "<th scope=\"col\" class=\"num\">Went bad</th>"
       "<th scope=\"col\" class=\"num\">Max |x|</th><th scope=\"col\" class=\"num\">Headroom</th>"
-      "<th scope=\"col\" class=\"num\">Underflow</th><th scope=\"col\" class=\"num\">Max |x|</th>"
+      "<th scope=\"col\" class=\"num\">Underflow</th><th scope=\"col\" class=\"num\">Went bad</th>"
+      "<th scope=\"col\" class=\"num\">Max |x|</th>"
       "<th scope=\"col\" class=\"num\">Headroom</th><th scope=\"col\" "
       "class=\"num\">Underflow</th></tr></thead><tbody>");
   std::size_t written = 0;

@@ -11,15 +11,16 @@
 namespace nanhunt::reports {
 namespace {
 
-constexpr double kRailY = kRailTop + kRailStep / 2;
+constexpr const PictureFrame& kFrame = kWidePicture;
+const double kRailY = kFrame.rail_top() + kRailStep / 2;
 
 double across(const LrRampView& view, double lr) {
   const double share = std::log(lr / view.first_lr) / std::log(view.last_lr / view.first_lr);
-  return kPictureLeft + share * (kPictureRight - kPictureLeft);
+  return kFrame.left + share * (kFrame.right - kFrame.left);
 }
 
 double height(const LrRampView& view, double loss) {
-  return loss_height(loss, view.lowest, view.highest, view.logarithmic);
+  return loss_height(kFrame, loss, view.lowest, view.highest, view.logarithmic);
 }
 
 std::string tell(const LrPoint& point) {
@@ -46,8 +47,8 @@ void write_losses(HtmlWriter& out, const LrRampView& view) {
 }
 
 void write_rail(HtmlWriter& out, const LrRampView& view) {
-  draw_line(out, kPictureLeft, kRailY, kPictureRight, kRailY);
-  draw_label(out, kPictureLeft - 10, kRailY + 4, Anchor::kEnd, "loss not finite");
+  draw_line(out, kFrame.left, kRailY, kFrame.right, kRailY);
+  draw_label(out, kFrame.left - 10, kRailY + 4, Anchor::kEnd, "loss not finite");
   for (const LrPoint& point : view.points) {
     if (std::isfinite(point.loss)) continue;
     const StepMark mark = std::isnan(point.loss) ? StepMark::kNaN
@@ -59,9 +60,9 @@ void write_rail(HtmlWriter& out, const LrRampView& view) {
 
 void write_rate(HtmlWriter& out, const LrRampView& view, double lr, std::string_view what) {
   const double x = across(view, lr);
-  draw_line(out, x, kPictureTop, x, kPictureBottom);
-  const bool left = x > (kPictureLeft + kPictureRight) / 2;
-  draw_label(out, x + (left ? -6 : 6), kPictureTop + 10, left ? Anchor::kEnd : Anchor::kStart,
+  draw_line(out, x, kFrame.top, x, kFrame.bottom);
+  const bool left = x > kFrame.middle();
+  draw_label(out, x + (left ? -6 : 6), kFrame.top + 10, left ? Anchor::kEnd : Anchor::kStart,
              std::string(what) + " " + format_short(lr, 3));
 }
 
@@ -72,19 +73,19 @@ void write_lr_ramp(HtmlWriter& out, const LrRampView& view) {
   out.element("h3", "", "Loss over the learning rate").element("p", "", view.answer);
   const bool has_rail = std::any_of(view.points.begin(), view.points.end(),
                                     [](const LrPoint& point) { return !std::isfinite(point.loss); });
-  const double axis = has_rail ? kRailTop + kRailStep + kAxisGap - kRailStep / 2 : kRailTop;
+  const double axis = has_rail ? kFrame.rail_top() + kRailStep + kAxisGap - kRailStep / 2 : kFrame.rail_top();
   out.markup("<svg class=\"chart\" role=\"img\" aria-labelledby=\"rate-title rate-about\" viewBox=\"0 0 ");
-  out.number(kPictureWidth).markup(" ").number(axis + 10);
+  out.number(kFrame.width).markup(" ").number(axis + 10);
   out.markup("\"><title id=\"rate-title\">Loss over the learning rate</title><desc id=\"rate-about\">");
   out.text(view.caption).markup("</desc>");
   if (view.has_losses) {
-    draw_loss_axis(out, view.lowest, view.highest, view.logarithmic);
+    draw_loss_axis(out, kFrame, view.lowest, view.highest, view.logarithmic);
   } else {
-    draw_label(out, (kPictureLeft + kPictureRight) / 2, (kPictureTop + kPictureBottom) / 2, Anchor::kMiddle,
+    draw_label(out, kFrame.middle(), (kFrame.top + kFrame.bottom) / 2, Anchor::kMiddle,
                "no finite loss");
   }
-  draw_label(out, kPictureLeft, axis, Anchor::kStart, "rate " + format_short(view.first_lr, 3));
-  draw_label(out, kPictureRight, axis, Anchor::kEnd, "rate " + format_short(view.last_lr, 3));
+  draw_label(out, kFrame.left, axis, Anchor::kStart, "rate " + format_short(view.first_lr, 3));
+  draw_label(out, kFrame.right, axis, Anchor::kEnd, "rate " + format_short(view.last_lr, 3));
   if (view.suggested_lr) write_rate(out, view, *view.suggested_lr, "falls fastest at");
   if (view.stop_lr) write_rate(out, view, *view.stop_lr, "diverged at");
   write_losses(out, view);

@@ -9,17 +9,18 @@ namespace nanhunt::reports {
 namespace {
 
 constexpr double kMarkerRadius = 5;
+constexpr int kAxisDigits = 4;
 
 double stands_for(double loss, bool logarithmic) { return logarithmic ? std::log10(loss) : loss; }
 
 }  // namespace
 
-double loss_height(double loss, double lowest, double highest, bool logarithmic) {
+double loss_height(const PictureFrame& frame, double loss, double lowest, double highest, bool logarithmic) {
   const double low = stands_for(lowest, logarithmic), high = stands_for(highest, logarithmic);
   // Halves first: the difference of two huge losses must not overflow.
   const double span = high / 2 - low / 2;
-  if (!(span > 0)) return (kPictureTop + kPictureBottom) / 2;
-  return kPictureBottom - (stands_for(loss, logarithmic) / 2 - low / 2) / span * (kPictureBottom - kPictureTop);
+  if (!(span > 0)) return (frame.top + frame.bottom) / 2;
+  return frame.bottom - (stands_for(loss, logarithmic) / 2 - low / 2) / span * (frame.bottom - frame.top);
 }
 
 void draw_line(HtmlWriter& out, double x1, double y1, double x2, double y2) {
@@ -35,14 +36,14 @@ void draw_label(HtmlWriter& out, double x, double y, Anchor anchor, std::string_
   out.markup("\">").text(text).markup("</text>");
 }
 
-void draw_loss_axis(HtmlWriter& out, double lowest, double highest, bool logarithmic) {
+void draw_loss_axis(HtmlWriter& out, const PictureFrame& frame, double lowest, double highest, bool logarithmic) {
   const bool flat = !(highest > lowest);
   const double middle = logarithmic ? std::sqrt(lowest) * std::sqrt(highest) : lowest / 2 + highest / 2;
   for (const double loss : {lowest, middle, highest}) {
     if (flat && loss != lowest) continue;
-    const double y = loss_height(loss, lowest, highest, logarithmic);
-    draw_line(out, kPictureLeft, y, kPictureRight, y);
-    draw_label(out, kPictureLeft - 10, y + 4, Anchor::kEnd, format_short(loss));
+    const double y = loss_height(frame, loss, lowest, highest, logarithmic);
+    draw_line(out, frame.left, y, frame.right, y);
+    draw_label(out, frame.left - 10, y + 4, Anchor::kEnd, format_short(loss, kAxisDigits));
     if (flat) break;
   }
 }

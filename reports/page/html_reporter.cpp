@@ -2,7 +2,11 @@
 // Implements render_html of nanhunt/reporter.h: one file that opens offline and asks for nothing. All of it can be read
 // without scripts; with them (html/src) the chain becomes a graph, the timeline and the layers become charts.
 // The page around it is html/page.html.
+#include <algorithm>
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "nanhunt/reporter.h"
@@ -56,18 +60,39 @@ void open_verdict(HtmlWriter& out, VerdictStatus status) {
   }
 }
 
-void write_verdict(HtmlWriter& out, const ReportModel& model) {
+// The loss with the origin's step, where steps were recorded.
+void write_curve(HtmlWriter& out, const TimelineView& timeline, std::optional<std::uint32_t> origin) {
+  out.markup("<figure class=\"curve\" id=\"curve\">");
+  write_loss_chart(out, timeline, {.origin = origin, .small = true});
+  out.element("figcaption", "", "Loss by step" + std::string(timeline.logarithmic ? ", logarithmic" : ""));
+  out.markup("</figure>");
+}
+
+// What is seen first: the headline, the cure, the code beside the curve of the loss.
+void write_verdict(HtmlWriter& out, const ReportModel& model, const TimelineView& timeline,
+                   std::optional<std::uint32_t> origin) {
   open_verdict(out, model.status);
   out.text(model.verdict_word).markup("</p><h1 id=\"headline\">").text(model.headline).markup("</h1>");
-  const bool says_more = model.status != VerdictStatus::kClean && model.meaning != model.headline;
-  if (model.origin && !model.origin->change.empty()) out.element("p", "change", model.origin->change);
+  const bool says_more = model.status == VerdictStatus::kInconclusive && model.meaning != model.headline;
   if (says_more) out.element("p", "lede", model.meaning);
-  if (model.origin) {
-    write_answers(out, *model.origin, model.scaler_answer);
+  if (model.origin) write_cure(out, *model.origin);
+  const bool has_where = !model.origin || !model.origin->frames.empty() || model.origin->element;
+  if (has_where && !timeline.empty()) {
+    out.markup("<div class=\"first both\">");
   } else {
+    out.markup("<div class=\"first\">");
+  }
+  if (!model.origin) {
+    out.markup("<div class=\"where\">");
     write_facts(out, model.watched);
     if (!model.watched_how.empty()) out.element("p", "more", model.watched_how);
+    out.markup("</div>");
+  } else if (has_where) {
+    write_where(out, *model.origin);
   }
+  if (!timeline.empty()) write_curve(out, timeline, origin);
+  out.markup("</div>");
+  if (model.origin) write_answers(out, *model.origin, model.scaler_answer);
   out.markup("</section>\n");
 }
 
@@ -85,29 +110,27 @@ void write_others(HtmlWriter& out, const ReportModel& model) {
 }
 
 void write_eps(HtmlWriter& out, const ReportModel& model) {
-  if (model.eps_audit.empty()) return;
-  begin_part(out, "eps", "Guard constants");
+  const auto guards_not = [](const EpsRow& row) { return row.bad; };
+  if (std::none_of(model.eps_audit.begin(), model.eps_audit.end(), guards_not)) return;
+  begin_part(out, "eps", "Guard constants that do not guard");
   out.markup(
       "<p>A small constant (eps) keeps a denominator away from zero, as long as the format in which it is added can "
       "hold it.</p><div class=\"scroll\" role=\"region\" aria-label=\"Table of guard constants\" tabindex=\"0\"><table>"
-      "<caption>Every eps, as the arithmetic sees it</caption><thead><tr><th scope=\"col\">Where</th>"
+      "<caption>eps, as the arithmetic sees it</caption><thead><tr><th scope=\"col\">Where</th>"
       "<th scope=\"col\">Phase</th><th scope=\"col\" class=\"num\">eps</th><th scope=\"col\">Formed in</th>"
       "<th scope=\"col\" class=\"num\">Becomes</th><th scope=\"col\">Verdict</th><th scope=\"col\" "
       "class=\"num\">Uses</th>"
       "<th scope=\"col\" class=\"num\">Zero denominators</th></tr></thead><tbody>");
   for (const EpsRow& row : model.eps_audit) {
-    if (row.bad) {
-      out.markup("<tr class=\"bad\"><th scope=\"row\"><code>");
-    } else {
-      out.markup("<tr><th scope=\"row\"><code>");
-    }
+    if (!row.bad) continue;
+    out.markup("<tr class=\"bad\"><th scope=\"row\"><code>");
     out.text(row.where).markup("</code></th>").element("td", "", row.phase).element("td", "num", row.eps);
     out.element("td", "", row.dtype).element("td", "num", row.stored);
-    out.element("td", row.bad ? "alarm" : "", row.verdict).element("td", "num", row.uses);
+    out.element("td", "alarm", row.verdict).element("td", "num", row.uses);
     out.element("td", row.zero_denominators != "0" ? "num alarm" : "num", row.zero_denominators).markup("</tr>");
   }
   out.markup("</tbody></table></div>");
-  write_and_more(out, model.eps_omitted);
+  if (model.eps_audit.back().bad) write_and_more(out, model.eps_omitted);  // the bad ones come first
   end_part(out);
 }
 
@@ -134,7 +157,6 @@ void write_experiments(HtmlWriter& out, const ReportModel& model) {
 void write_timeline(HtmlWriter& out, const ReportModel& model, const TimelineView& view) {
   if (view.empty()) return;
   begin_part(out, "timeline", "Over the steps");
-  write_loss_chart(out, view);
   out.markup(
       "<details><summary>Steps in numbers</summary><div class=\"scroll\" role=\"region\" aria-label=\"Steps\" "
       "tabindex=\"0\"><table><caption>Steps with anything bad, and the last one</caption><thead><tr>"
@@ -203,10 +225,34 @@ void write_coverage(HtmlWriter& out, const ReportModel& model) {
   end_part(out);
 }
 
+// What the page says, without its markup and in small letters.
+std::string spoken(std::string_view html) {
+  std::string text;
+  bool inside = false;
+  for (const char c : html) {
+    if (c == '<') inside = true;
+    if (!inside) text += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    if (c == '>') {
+      inside = false;
+      text += ' ';
+    }
+  }
+  return text;
+}
+
+// Of the words that have a meaning of their own here those that the page uses.
 void write_words(HtmlWriter& out) {
+  const std::string page = spoken(out.so_far());
+  std::vector<Word> used;
+  for (const Word& word : words()) {
+    std::string small(word.word);
+    for (char& c : small) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    if (page.find(small) != std::string::npos) used.push_back(word);
+  }
+  if (used.empty()) return;
   begin_part(out, "words", "Words used here");
   out.markup("<dl class=\"words\">");
-  for (const Word& word : words()) {
+  for (const Word& word : used) {
     out.markup("<div>").element("dt", "", word.word).element("dd", "", word.meaning).markup("</div>");
   }
   out.markup("</dl>");
@@ -244,14 +290,15 @@ std::string render_html(const Analysis& analysis, const std::vector<std::uint32_
   HtmlWriter out;
   out.markup("<header class=\"masthead\"><p class=\"brand\">nanhunt</p>").element("p", "run", model.run_line);
   out.markup("</header>\n<main>\n");
-  write_verdict(out, model);
+  const Finding* origin = find_origin(analysis);
+  const TimelineView timeline = make_timeline_view(analysis);
+  write_verdict(out, model, timeline, origin != nullptr ? std::optional(origin->place.step) : std::nullopt);
   if (model.origin) {
-    const Finding* origin = find_origin(analysis);
     write_finding_parts(out, *model.origin, origin != nullptr ? view_magnitudes(*origin) : MagnitudeView{});
   }
   write_experiments(out, model);
   write_others(out, model);
-  write_timeline(out, model, make_timeline_view(analysis));
+  write_timeline(out, model, timeline);
   const std::size_t layer_rows = write_layers(out, model, kLayersStopAt);
   write_eps(out, model);
   write_device_time(out, model);

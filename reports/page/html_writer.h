@@ -25,6 +25,7 @@ class HtmlWriter {
   HtmlWriter& element(std::string_view tag, std::string_view css, std::string_view data);
 
   std::size_t size() const { return out_.size(); }
+  std::string_view so_far() const { return out_; }
   std::string take() { return std::move(out_); }
 
  private:

@@ -135,7 +135,7 @@ void write_finding(std::string& out, const FindingView& f, const std::string& fo
   row(out, "Layer", f.layer == "—" ? "" : code(f.layer) + (f.module_class.empty() ? "" : " " + code(f.module_class)));
   row(out, "When", "step " + f.step + ", phase " + f.phase);
   row(out, "How often", prose(f.how_often + (f.bad_steps.empty() ? "" : "; " + f.bad_steps)));
-  row(out, "Cause", code(f.class_name) + ": " + prose(f.class_phrase));
+  row(out, "Cause", code(f.class_name) + ": " + prose(f.why));
   row(out, "Matters?", prose(f.matter));
   row(out, "Certainty", prose(f.confidence));
   row(out, "Rank", prose(f.ranks));

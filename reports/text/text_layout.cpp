@@ -30,7 +30,7 @@ std::string_view ink_code(Ink ink) {
 }
 
 // Splits at spaces; a word longer than a line stays whole.
-std::vector<std::string> wrap(std::string_view text, std::size_t width) {
+std::vector<std::string> wrap(std::string_view text, std::size_t width, std::size_t most = kAllLines) {
   std::vector<std::string> lines;
   std::string line;
   std::size_t line_columns = 0;
@@ -39,6 +39,15 @@ std::vector<std::string> wrap(std::string_view text, std::size_t width) {
     const std::string_view word = text.substr(0, space);
     const std::size_t word_columns = columns_of(word);
     if (line_columns != 0 && line_columns + 1 + word_columns > width) {
+      if (lines.size() + 1 == most) {
+        // Words make room for the sign that more would follow.
+        while (line_columns + 2 > width && line.rfind(' ') != std::string::npos) {
+          line.erase(line.rfind(' '));
+          line_columns = columns_of(line);
+        }
+        line += " …";
+        break;
+      }
       lines.push_back(std::move(line));
       line.clear();
       line_columns = 0;
@@ -85,10 +94,10 @@ void TextLayout::raw(std::string_view line) {
   out_ += '\n';
 }
 
-void TextLayout::paragraph(std::string_view text, std::size_t indent, std::string_view bullet) {
+void TextLayout::paragraph(std::string_view text, std::size_t indent, std::string_view bullet, std::size_t most) {
   const std::size_t hang = indent + columns_of(bullet);
   bool first = true;
-  for (const std::string& line : wrap(text, width_ > hang + 20 ? width_ - hang : 20)) {
+  for (const std::string& line : wrap(text, width_ > hang + 20 ? width_ - hang : 20, most)) {
     pad(out_, first ? indent : hang);
     if (first) out_ += bullet;
     out_ += line;
@@ -97,10 +106,11 @@ void TextLayout::paragraph(std::string_view text, std::size_t indent, std::strin
   }
 }
 
-void TextLayout::fact(std::string_view label, std::string_view value, std::size_t label_width, Ink value_ink) {
+void TextLayout::fact(std::string_view label, std::string_view value, std::size_t label_width, Ink value_ink,
+                      std::size_t most) {
   const std::size_t indent = 2 + label_width + 2;
   bool first = true;
-  for (const std::string& line : wrap(value, width_ > indent + 20 ? width_ - indent : 20)) {
+  for (const std::string& line : wrap(value, width_ > indent + 20 ? width_ - indent : 20, most)) {
     pad(out_, 2);
     if (first) {
       out_ += ink(label, Ink::kDim);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements render_text of nanhunt/reporter.h: one screen that answers which op, which layer, when, why,
-// does it matter, what cures it.
+// Implements render_text of nanhunt/reporter.h: all that is known, which op, which layer, when, why, does it matter, what
+// cures it.
 #include <algorithm>
 
 #include "nanhunt/reporter.h"
@@ -71,7 +71,7 @@ void write_answers(TextLayout& out, const FindingView& f, const std::string& sca
     out.fact("How often", f.how_often + (f.bad_steps.empty() ? "" : "; " + f.bad_steps), kLabelWidth);
   }
   if (!f.ranks.empty()) out.fact("Rank", f.ranks, kLabelWidth, Ink::kBold);
-  out.fact("Cause", f.class_name + ": " + f.class_phrase, kLabelWidth, Ink::kBold);
+  out.fact("Cause", f.class_name + ": " + f.why, kLabelWidth, Ink::kBold);
   out.fact("Matters?", f.matter, kLabelWidth);
   out.fact("Cure", f.cure_badge.empty() ? f.cure : f.cure + " (" + f.cure_badge + ")", kLabelWidth,
            f.cure_tried == Tried::kWorked ? Ink::kGreen : Ink::kPlain);
@@ -171,20 +171,6 @@ void write_chain_step(TextLayout& out, const ChainStep& step) {
   out.paragraph(text, 2, arrow);
 }
 
-// The words of this chain and what they mean.
-void write_lifecycle_words(TextLayout& out, const ChainView& chain) {
-  std::vector<Lifecycle> used;
-  for (const ChainStep& step : chain.steps) {
-    if (step.badge != lifecycle_name(step.lifecycle)) continue;
-    if (std::find(used.begin(), used.end(), step.lifecycle) == used.end()) used.push_back(step.lifecycle);
-  }
-  std::vector<std::string> words;
-  for (const Lifecycle l : used) {
-    words.push_back(std::string(lifecycle_name(l)).append(": ").append(lifecycle_phrase(l)));
-  }
-  if (!words.empty()) out.paragraph(join(words, ". ") + ".", 2);
-}
-
 void write_chain(TextLayout& out, const FindingView& f) {
   if (f.chain.empty()) return;
   out.heading("What happened (* origin, > carried on, # reached what is trained)");
@@ -206,7 +192,6 @@ void write_chain(TextLayout& out, const FindingView& f) {
   }
   const std::uint64_t rest = hidden_carriers + hidden_sinks + f.chain.omitted;
   if (rest != 0) out.paragraph(and_more(rest), 4);
-  write_lifecycle_words(out, f.chain);
 }
 
 void write_advice(TextLayout& out, const FindingView& f) {
@@ -370,7 +355,7 @@ std::string render_text(const Analysis& analysis, const TextOptions& options) {
   write_coverage(out, model, make_timeline_view(analysis));
   if (model.origin) {
     out.heading("Where next");
-    const std::string run = printable(options.run);
+    const std::string run = shell_word(printable(options.run));
     out.fact("All of it",
              options.written.empty()
                  ? "report.html and report.json: `nanhunt report " + run + "` writes them into " + run

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "reports/views/equation.h"
 #include "reports/views/numbers.h"
 #include "src/core/text.h"
 
@@ -86,8 +87,28 @@ TensorRow view_tensor(const TensorSummary& tensor) {
   return row;
 }
 
-ElementView view_element(const ElementEvidence& element) {
+// What the innermost line calls the numbers that met. What a backward computes stands in no line.
+std::string element_in_code(const Finding& f) {
+  if (f.place.phase == Phase::kBackward || !f.place.op || f.frames.empty()) return "";
+  const SourceFrame& inner = f.frames.front();
+  if (inner.line < inner.first_line || inner.line - inner.first_line >= inner.code.size()) return "";
+  return clip(operation_in_line(*f.place.op, inner.code[inner.line - inner.first_line]), kNameLimit);
+}
+
+// "a / b = 0 / 0 = NaN at [3, 0]. Nothing keeps b from 0."
+std::string cause_of(const FindingView& view) {
+  const std::string why = view.explanation.empty() ? view.class_explanation : view.explanation;
+  if (!view.element || view.element->equation.empty()) return why;
+  std::string text = view.element->in_code.empty() ? "" : view.element->in_code + " = ";
+  text += view.element->equation;
+  if (!view.element->place.empty()) text += " at " + view.element->place;
+  return text + ". " + why;
+}
+
+ElementView view_element(const ElementEvidence& element, std::string_view op) {
   ElementView view;
+  if (!element.coords.empty()) view.place = format_dims(element.coords);
+  view.equation = equation_of(op, element);
   view.where = "element " + format_signed_count(element.flat_index);
   if (!element.coords.empty()) view.where += ", at " + format_dims(element.coords);
   if (element.row_is_sample) {
@@ -124,7 +145,7 @@ ChainView view_chain(const Chain& chain) {
     ChainStep step;
     step.lifecycle = node.lifecycle;
     step.role = node.role == "origin" || node.role == "sink" ? node.role : "carrier";
-    step.badge = step.role == "sink" ? "sink" : std::string(lifecycle_name(node.lifecycle));
+    step.badge = step.role == "sink" ? "harmed" : std::string(lifecycle_word(node.lifecycle));
     if (step.role == "origin" && node.lifecycle == Lifecycle::kUnknown) step.badge = "origin";
     step.title = step.role == "sink" ? sink_title(node.op) : clip(node.op, kNameLimit);
     if (step.title.empty()) step.title = node.label.empty() ? "value" : clip(node.label, kSentenceLimit);
@@ -283,7 +304,13 @@ FindingView view_finding(const Finding& f, bool many_ranks) {
   view.tensors_omitted = f.inputs.size() - view.tensors.size();
   const std::optional<TensorSummary>& result = f.output ? f.output : f.tensor;
   if (result) view.tensors.push_back(view_tensor(*result));
-  if (f.element) view.element = view_element(*f.element);
+  if (f.element) {
+    view.element = view_element(*f.element, f.place.op.value_or(""));
+    view.element->in_code = element_in_code(f);
+  }
+  view.cause = cause_of(view);
+  const bool vague = f.cls == FindingClass::kInvalid || f.cls == FindingClass::kDivideByZero;
+  view.why = vague && view.element && !view.element->equation.empty() ? view.element->equation : view.class_phrase;
   view.chain = view_chain(f.chain);
   view.first_inf = first_text(f.first_inf, "infinity");
   view.first_nan = first_text(f.first_nan, "NaN");

@@ -82,6 +82,22 @@ LayerPlanes make_layer_planes(const Analysis& analysis, std::size_t max_rows, st
   return planes;
 }
 
+bool tells(const LayerPlanes& planes) {
+  constexpr std::uint8_t kNear = 1 + 4 * 32;  // binades; beyond it there is no danger in any format
+  std::size_t watched = 0;
+  bool near = false;
+  for (std::uint32_t column = 0; column < planes.columns; ++column) {
+    bool seen = false;
+    for (std::size_t row = 0; row < planes.rows; ++row) {
+      const std::size_t cell = row * planes.columns + column;
+      seen = seen || planes.headroom[cell] != 0 || planes.underflow[cell] != 0;
+      near = near || (planes.headroom[cell] != 0 && planes.headroom[cell] < kNear) || planes.underflow[cell] > 1;
+    }
+    watched += seen ? 1 : 0;
+  }
+  return near && watched * 2 > planes.columns;
+}
+
 std::string base64(const std::vector<std::uint8_t>& bytes) {
   static constexpr std::string_view kAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::string out;

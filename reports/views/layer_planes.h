@@ -32,6 +32,10 @@ struct LayerPlanes {
 // cells are left. Empty when the map does not fit its layers.
 LayerPlanes make_layer_planes(const Analysis& analysis, std::size_t max_rows, std::size_t max_cells);
 
+// Whether a map of them shows what the table of layers does not: steps were watched throughout, and some number came near an
+// edge of its format.
+bool tells(const LayerPlanes& planes);
+
 std::string base64(const std::vector<std::uint8_t>& bytes);
 
 }  // namespace nanhunt::reports

@@ -23,7 +23,7 @@ std::string share(double part) { return std::isnan(part) ? std::string(kNoNumber
 
 LayerSide view_side(double amax, double headroom, double underflow) {
   const bool seen = !std::isnan(headroom) || !std::isnan(underflow);
-  return {seen ? format_short(amax, kDigits) : std::string(kNoNumber), binades(headroom), share(underflow)};
+  return {"", seen ? format_short(amax, kDigits) : std::string(kNoNumber), binades(headroom), share(underflow)};
 }
 
 LayerRow view_layer(const LayerSummary& layer) {
@@ -33,13 +33,19 @@ LayerRow view_layer(const LayerSummary& layer) {
   row.dtype = dtype_name(layer.dtype);
   row.operations = format_count(layer.ops);
   row.bad_operations = format_count(layer.bad_ops);
-  row.first_bad_step = layer.bad_ops == 0 ? std::string(kNoNumber) : format_count(layer.first_bad_step);
   row.nan = format_signed_count(layer.nan);
   row.inf = format_signed_count(layer.inf);
   row.forward = view_side(layer.amax_forward, layer.headroom_forward, layer.underflow_forward);
   row.gradient = view_side(layer.amax_gradient, layer.headroom_gradient, layer.underflow_gradient);
   row.bad = layer.bad_ops != 0;
   return row;
+}
+
+// "1st", "22nd", "113th".
+std::string ordinal(std::uint64_t n) {
+  const std::uint64_t tens = n % 100, last = n % 10;
+  const bool teen = tens >= 11 && tens <= 13;
+  return format_count(n) + (teen || last == 0 || last > 3 ? "th" : last == 1 ? "st" : last == 2 ? "nd" : "rd");
 }
 
 std::string event_phrase(std::string_view what) {
@@ -63,10 +69,31 @@ std::string skips(const ScalerSection& s) {
 }  // namespace
 
 std::vector<LayerRow> view_layers(const Analysis& analysis) {
+  const std::size_t count = std::min(analysis.layers.size(), kMaxLayers);
+  std::vector<std::uint64_t> bad;  // the ops with which sides of layers went bad
+  std::vector<std::size_t> order(count);
+  const auto first_of = [&](std::size_t i) {
+    return std::min(analysis.layers[i].bad_forward.seq, analysis.layers[i].bad_gradient.seq);
+  };
+  for (std::size_t i = 0; i < count; ++i) {
+    order[i] = i;
+    for (const LayerSummary::FirstBad* side : {&analysis.layers[i].bad_forward, &analysis.layers[i].bad_gradient}) {
+      if (side->seq != kNoSeq) bad.push_back(side->seq);
+    }
+  }
+  std::sort(bad.begin(), bad.end());
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return first_of(a) < first_of(b); });
+  const auto went_bad = [&](const LayerSummary::FirstBad& side) {
+    if (side.seq == kNoSeq) return std::string(kNoNumber);
+    const auto place = static_cast<std::uint64_t>(std::lower_bound(bad.begin(), bad.end(), side.seq) - bad.begin());
+    return "step " + format_count(side.step) + ", " + ordinal(place + 1);
+  };
   std::vector<LayerRow> rows;
-  for (const LayerSummary& layer : analysis.layers) {
-    if (rows.size() == kMaxLayers) break;
-    rows.push_back(view_layer(layer));
+  for (const std::size_t i : order) {
+    LayerRow& row = rows.emplace_back(view_layer(analysis.layers[i]));
+    row.at = i;
+    row.forward.went_bad = went_bad(analysis.layers[i].bad_forward);
+    row.gradient.went_bad = went_bad(analysis.layers[i].bad_gradient);
   }
   return rows;
 }

@@ -16,10 +16,12 @@ inline constexpr std::size_t kMaxLayers = 2048;
 inline constexpr std::size_t kMaxScalerEvents = 64;
 
 struct LayerSide {
+  std::string went_bad;                   // "step 41, 3rd": of all sides of layers the third; "—": never
   std::string amax, headroom, underflow;  // "—" where nothing was seen
 };
 struct LayerRow {
-  std::string module, dtype, operations, bad_operations, first_bad_step, nan, inf;
+  std::size_t at = 0;  // in the analysis
+  std::string module, dtype, operations, bad_operations, nan, inf;
   LayerSide forward, gradient;
   bool bad = false;
 };
@@ -33,6 +35,7 @@ struct ScalerView {
   std::uint64_t events_omitted = 0;
 };
 
+// Who went bad first stands on top; the others follow as they appeared.
 std::vector<LayerRow> view_layers(const Analysis& analysis);
 std::optional<ScalerView> view_scaler(const Analysis& analysis);
 

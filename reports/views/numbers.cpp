@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reports/views/numbers.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -13,6 +14,16 @@ std::string with_precision(double value, std::chars_format format, int precision
   char buffer[400];
   const auto result = std::to_chars(buffer, buffer + sizeof buffer, value, format, precision);
   return result.ec == std::errc() ? std::string(buffer, result.ptr) : format_number(value);
+}
+
+// Exact powers of two are written as such where digits would hide that they are: "2^-24".
+std::string power_of_two(double value) {
+  constexpr int kBelow = -14, kFrom = 20;
+  int exponent = 0;
+  if (std::frexp(std::abs(value), &exponent) != 0.5) return "";
+  --exponent;
+  if (exponent > kBelow && exponent < kFrom) return "";
+  return (value < 0 ? "-2^" : "2^") + std::to_string(exponent);
 }
 
 }  // namespace
@@ -59,6 +70,7 @@ std::string format_bytes(std::uint64_t n) {
 std::string format_short(double value, int digits_kept) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+  if (std::string power = power_of_two(value); !power.empty()) return power;
   std::string text = with_precision(value, std::chars_format::general, digits_kept);
   // 5.96046e-08 is written 5.96046e-8, and 1e+20 as 1e20.
   const std::size_t e = text.find('e');
@@ -92,6 +104,23 @@ std::string format_dims(const std::vector<std::int64_t>& dims, std::size_t limit
   }
   if (dims.size() > limit) text += ", …";
   return text + "]";
+}
+
+std::string shell_word(std::string_view text) {
+  const bool plain = !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("_-./+=:@%,").find(c) != std::string_view::npos;
+  });
+  if (plain) return std::string(text);
+  std::string out = "'";
+  for (const char c : text) {
+    if (c == '\'') {
+      out += "'\\''";
+    } else {
+      out += c;
+    }
+  }
+  return out + "'";
 }
 
 std::string join(const std::vector<std::string>& parts, std::string_view between) {

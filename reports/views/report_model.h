@@ -58,6 +58,9 @@ struct OperandView {
 };
 struct ElementView {
   std::string where;  // "element 123, at [1, 59]"
+  std::string place;  // "[1, 59]"; empty: not known
+  std::string equation;  // "0 / 0 = NaN"; empty: no operand is known
+  std::string in_code;   // what the line calls it, "a / b"; empty: not known
   std::string value;
   bool bad = false;
   std::vector<OperandView> operands;
@@ -66,7 +69,7 @@ struct ElementView {
 struct ChainStep {
   Lifecycle lifecycle = Lifecycle::kUnknown;
   std::string role;    // "origin", "carrier", "sink"
-  std::string badge;   // "appear", "sink"
+  std::string badge;   // "began here", "harmed"
   std::string title;   // "div"
   std::string place;   // "fc1.weight · optimizer · step 0"
   std::string amount;  // "NaN in 12 of 4,096 (0.29 %)"
@@ -96,6 +99,8 @@ struct FindingView {
   std::string module_class;       // of the layer; empty: not known
   Lines related;                  // other findings of the same cause, a sentence each
   std::string shared_line;  // "the same line of code as F1: the cause may be one"; empty: none
+  std::string why;          // "0 / 0 = NaN" where the phrase of the class says less, else that phrase
+  std::string cause;        // the numbers that met, then why
   std::string how_often;  // "seen to happen in 3 steps, from step 2 to step 9"; empty: once, and no other step was bad
   std::string bad_steps;  // "9 steps were bad because of it, from ... to ...: 6 only as its aftermath"; or empty
   std::string kernel;       // that ran longest for the operation; empty: not known

@@ -37,25 +37,6 @@ std::string line_of(const SourceFrame& frame) {
 
 }  // namespace
 
-std::string editor_link(std::string_view file, std::uint32_t line) {
-  if (file.empty() || file.front() != '/' || file.size() > 4096) return "";
-  constexpr std::string_view kDigits = "0123456789ABCDEF";
-  std::string out = "vscode://file";
-  for (const char c : file) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '/' ||
-                       c == '.' || c == '_' || c == '-' || c == '~';
-    if (plain) {
-      out += c;
-    } else {
-      const auto byte = static_cast<unsigned char>(c);
-      out += '%';
-      out += kDigits[byte >> 4u];
-      out += kDigits[byte & 15u];
-    }
-  }
-  return line == 0 ? out : out + ":" + std::to_string(line);
-}
-
 std::size_t package_path(std::string_view file) {
   for (const std::string_view folder : {"/site-packages/", "/dist-packages/"}) {
     if (const std::size_t at = file.rfind(folder); at != file.npos) return at + folder.size();
@@ -79,7 +60,6 @@ FramesView view_frames(const std::vector<SourceFrame>& frames) {
     if (frame.line != 0) view.place += ":" + std::to_string(frame.line);
     view.function = clip(frame.function, kNameLimit);
     view.code = clip(stripped(line_of(frame)), kCodeLimit);
-    if (package == 0) view.link = editor_link(frame.file, frame.line);
     for (std::size_t i = 0; i < frame.code.size(); ++i) {
       const std::uint64_t number = frame.first_line + i;
       view.lines.push_back({std::to_string(number), clip(spaced(frame.code[i]), kCodeLimit), number == frame.line});

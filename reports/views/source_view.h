@@ -21,7 +21,6 @@ struct FrameView {
   std::string function;  // may be empty
   std::string code;      // the line that ran, without what indents it; empty: not known
   std::vector<CodeLine> lines;
-  std::string link;  // opens it in an editor: "vscode://file/data/me/train.py:42"; empty: not a file of the program's
 };
 
 // Innermost first, each.
@@ -36,9 +35,6 @@ std::size_t package_path(std::string_view file);
 inline constexpr std::size_t kMaxFrames = 16;
 
 FramesView view_frames(const std::vector<SourceFrame>& frames);
-
-// What stands in for a file that has no path of its own (a notebook cell, a text that was executed) has no link.
-std::string editor_link(std::string_view file, std::uint32_t line);
 
 // "At train.py:42 (y = x / n): raise eps"; empty where no advice is left. Names the program's line where it is known.
 std::string change_sentence(const Finding& finding);

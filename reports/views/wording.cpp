@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reports/views/wording.h"
 
+#include <algorithm>
 #include <array>
+#include <vector>
 
 #include "reports/views/numbers.h"
 #include "src/core/text.h"
@@ -11,7 +13,38 @@ namespace {
 
 constexpr std::size_t kSinksInSentence = 4;
 
+// What a sink begins with, and what several of its kind are called.
+struct SinkKind {
+  std::string_view begins, one, many;
+};
+constexpr std::array<SinkKind, 5> kSinkKinds = {{{"loss", "the loss", "losses"},
+                                                 {"gradient of ", "1 gradient", "gradients"},
+                                                 {"parameter ", "1 parameter", "parameters"},
+                                                 {"optimizer state ", "1 optimizer state", "optimizer states"},
+                                                 {"buffer ", "1 buffer", "buffers"}}};
+
+// Many are told by kind: "loss, 28 gradients, 28 parameters". Empty where one is of no known kind.
+std::string reached_kinds(const std::vector<std::string>& sinks) {
+  std::array<std::uint64_t, kSinkKinds.size()> counts{};
+  for (const std::string& sink : sinks) {
+    const auto kind = std::find_if(kSinkKinds.begin(), kSinkKinds.end(),
+                                   [&](const SinkKind& one) { return sink.starts_with(one.begins); });
+    if (kind == kSinkKinds.end()) return "";
+    ++counts[static_cast<std::size_t>(kind - kSinkKinds.begin())];
+  }
+  std::vector<std::string> parts;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] == 0) continue;
+    parts.push_back(counts[i] == 1 ? std::string(kSinkKinds[i].one)
+                                   : format_count(counts[i]) + " " + std::string(kSinkKinds[i].many));
+  }
+  return join(parts, ", ");
+}
+
 std::string reached(const std::vector<std::string>& sinks) {
+  if (sinks.size() > kSinksInSentence) {
+    if (std::string kinds = reached_kinds(sinks); !kinds.empty()) return kinds;
+  }
   std::vector<std::string> shown;
   for (std::size_t i = 0; i < sinks.size() && i < kSinksInSentence; ++i) shown.push_back(clip(sinks[i], kNameLimit));
   std::string text = join(shown, ", ");
@@ -123,6 +156,22 @@ std::string_view confidence_phrase(Confidence c) {
   return "";
 }
 
+std::string_view lifecycle_word(Lifecycle l) {
+  switch (l) {
+    case Lifecycle::kAppear:
+      return "began here";
+    case Lifecycle::kTransform:
+      return "became NaN";
+    case Lifecycle::kPropagate:
+      return "passed on";
+    case Lifecycle::kDisappear:
+      return "ended here";
+    case Lifecycle::kUnknown:
+      return "not known";
+  }
+  return "not known";
+}
+
 std::string_view lifecycle_phrase(Lifecycle l) {
   switch (l) {
     case Lifecycle::kAppear:
@@ -201,7 +250,7 @@ std::span<const Word> words() {
   const auto confidence = [](Confidence c) {
     return Word{confidence_name(c), confidence_phrase(c).substr(confidence_name(c).size() + 2)};
   };
-  const auto lifecycle = [](Lifecycle l) { return Word{lifecycle_name(l), lifecycle_phrase(l)}; };
+  const auto lifecycle = [](Lifecycle l) { return Word{lifecycle_word(l), lifecycle_phrase(l)}; };
   static const std::array<Word, 18> kWords = {{
       {"origin", "the operation at which the numbers that did harm began"},
       {"sink", "what is harmed: the loss, a gradient, a parameter, optimizer state or a buffer"},

@@ -14,7 +14,8 @@ namespace nanhunt::reports {
 std::string_view class_phrase(FindingClass c);       // "the guard constant (eps) is lost in this format"
 std::string_view class_explanation(FindingClass c);  // one sentence
 std::string_view confidence_phrase(Confidence c);    // "proved: recomputing ... agreed"
-std::string_view lifecycle_phrase(Lifecycle l);      // "bad numbers appear here"
+std::string_view lifecycle_word(Lifecycle l);        // "began here"
+std::string_view lifecycle_phrase(Lifecycle l);      // "clean inputs, bad output"
 std::string_view verdict_word(VerdictStatus s);      // "Fault"
 std::string_view verdict_meaning(VerdictStatus s);   // one sentence
 std::string_view severity_word(Severity s);          // "Fault"

@@ -35,16 +35,20 @@ nanhunt_status report(const char* run, std::int32_t format, char** text, std::si
   if (text == nullptr) return fail(NANHUNT_USAGE, "nanhunt_report: expected a place for the text, got NULL");
   *text = nullptr;
   if (size != nullptr) *size = 0;
-  if (format < NANHUNT_TEXT || format > NANHUNT_HTML) {
-    return fail(NANHUNT_USAGE, "nanhunt_report: expected NANHUNT_TEXT, NANHUNT_JSON or NANHUNT_HTML");
+  if (format < NANHUNT_TEXT || format > NANHUNT_CARD) {
+    return fail(NANHUNT_USAGE,
+                "nanhunt_report: expected NANHUNT_TEXT, NANHUNT_JSON, NANHUNT_HTML, NANHUNT_ANSWER or NANHUNT_CARD");
   }
   const auto analysis = analyze_run(std::string(text_of(run)));
   if (!analysis) return result_of(analysis.status());
   TextOptions options;
   options.going = ranks_recorded_here(std::string(text_of(run)));
-  const std::string made = format == NANHUNT_TEXT   ? render_text(*analysis, options)
-                           : format == NANHUNT_JSON ? render_json(*analysis)
-                                                    : render_html(*analysis, options.going);
+  options.run = std::string(text_of(run));
+  const std::string made = format == NANHUNT_TEXT     ? render_text(*analysis, options)
+                           : format == NANHUNT_JSON   ? render_json(*analysis)
+                           : format == NANHUNT_ANSWER ? render_answer(*analysis, options)
+                           : format == NANHUNT_CARD   ? render_card(*analysis, options)
+                                                      : render_html(*analysis, options.going);
   char* copy = static_cast<char*>(std::malloc(made.size() + 1));  // for callers that free() nothing themselves
   if (copy == nullptr) return fail(NANHUNT_INTERNAL, "out of memory");
   std::memcpy(copy, made.c_str(), made.size() + 1);

@@ -249,7 +249,7 @@ TEST_F(CApi, failures_of_the_outside_world_have_their_status_and_words) {
   EXPECT_THAT(nanhunt_last_error(), HasSubstr("/no/such/run"));
   EXPECT_EQ(nanhunt_check("/no/such/run", nullptr), NANHUNT_USAGE);
   char* text = nullptr;
-  EXPECT_EQ(nanhunt_report("/no/such/run", 3, &text, nullptr), NANHUNT_USAGE);
+  EXPECT_EQ(nanhunt_report("/no/such/run", 5, &text, nullptr), NANHUNT_USAGE);
   EXPECT_EQ(nanhunt_report("/no/such/run", NANHUNT_TEXT, nullptr, nullptr), NANHUNT_USAGE);
 
   std::ofstream(run_) << "a file where the folder should be";

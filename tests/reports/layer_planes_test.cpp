@@ -91,5 +91,21 @@ TEST(LayerPlanes, base64_follows_the_vectors_of_its_standard) {
   EXPECT_EQ(base64({0xfb, 0xff}), "+/8=");
 }
 
+TEST(LayerPlanes, a_map_tells_something_where_steps_were_watched_throughout_and_a_number_came_near_an_edge) {
+  LayerPlanes planes;
+  planes.rows = 1;
+  planes.columns = 4;
+  planes.headroom = {headroom_byte(10), headroom_byte(9), headroom_byte(8), 0};
+  planes.underflow = {0, 0, 0, 0};
+  planes.nonfinite = {0};
+  EXPECT_TRUE(tells(planes));
+  planes.headroom[1] = planes.headroom[2] = 0;
+  EXPECT_FALSE(tells(planes)) << "only one step of four was watched";
+  planes.headroom = {headroom_byte(60), headroom_byte(60), headroom_byte(60), headroom_byte(60)};
+  EXPECT_FALSE(tells(planes)) << "fp32, far from any edge";
+  planes.underflow[2] = underflow_byte(0.25F);
+  EXPECT_TRUE(tells(planes));
+}
+
 }  // namespace
 }  // namespace nanhunt::reports

@@ -20,9 +20,9 @@ TEST(Numbers, counts_are_grouped_by_thousands) {
 TEST(Numbers, values_keep_six_digits_and_short_exponents) {
   EXPECT_EQ(format_short(65504), "65504");
   EXPECT_EQ(format_short(1e-8), "1e-8");
-  EXPECT_EQ(format_short(5.960464477539063e-08), "5.96046e-8");
+  EXPECT_EQ(format_short(5.9604e-08), "5.9604e-8");
   EXPECT_EQ(format_short(1e20), "1e20");
-  EXPECT_EQ(format_short(5e-324), "4.94066e-324");
+  EXPECT_EQ(format_short(15e-324), "1.4822e-323");
   EXPECT_EQ(format_short(-0.0), "-0");
   EXPECT_EQ(format_short(std::nan("")), "NaN");
   EXPECT_EQ(format_short(std::numeric_limits<double>::infinity()), "+Inf");
@@ -51,6 +51,21 @@ TEST(Numbers, clipped_text_ends_at_a_character) {
   EXPECT_EQ(clip("aé", 2), "a…");
   EXPECT_EQ(clip(std::string(1'000'000, 'x'), 10), "xxxxxxxxxx…");
   EXPECT_EQ(clip("\x1b", 10), "\\x1b");
+}
+
+TEST(Numbers, a_word_of_a_command_is_quoted_where_a_shell_would_read_it_otherwise) {
+  EXPECT_EQ(shell_word("runs/a-1_b.nht"), "runs/a-1_b.nht");
+  EXPECT_EQ(shell_word("my run"), "'my run'");
+  EXPECT_EQ(shell_word("it's $HOME"), "'it'\\''s $HOME'");
+  EXPECT_EQ(shell_word(""), "''");
+}
+
+TEST(Numbers, powers_of_two_beyond_what_is_read_at_sight_are_written_as_such) {
+  EXPECT_EQ(format_short(std::ldexp(1, -24)), "2^-24");
+  EXPECT_EQ(format_short(-std::ldexp(1, 24)), "-2^24");
+  EXPECT_EQ(format_short(std::ldexp(1, -10)), "0.000976562");
+  EXPECT_EQ(format_short(65536), "65536");
+  EXPECT_EQ(format_short(1e-8), "1e-8");
 }
 
 TEST(Numbers, dimensions_of_a_scalar_are_empty_brackets) {

@@ -177,7 +177,7 @@ TEST(ReportModel, guard_constants_that_do_not_guard_come_first) {
 TEST(ReportModel, sinks_are_named_without_brackets) {
   const FindingView view = *make_report_model(make_fault_analysis()).origin;
   EXPECT_EQ(view.chain.steps[1].title, "parameter");
-  EXPECT_EQ(view.chain.steps[1].badge, "sink");
+  EXPECT_EQ(view.chain.steps[1].badge, "harmed");
   EXPECT_EQ(view.chain.steps[1].amount, "NaN in 1,984 of 8,192 (24 %)");
 }
 

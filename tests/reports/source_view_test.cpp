@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "nanhunt/reporter.h"
+#include "reports/views/code_view.h"
 #include "tests/reports/sample_analysis.h"
 
 namespace nanhunt {
@@ -13,16 +14,19 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-TEST(SourceView, a_link_opens_the_line_in_an_editor_and_holds_nothing_that_could_leave_it) {
-  EXPECT_EQ(reports::editor_link("/data/me/train.py", 12), "vscode://file/data/me/train.py:12");
-  EXPECT_EQ(reports::editor_link("/a b/<\"x\">&\xc3\xa9?#.py", 1),
-            "vscode://file/a%20b/%3C%22x%22%3E%26%C3%A9%3F%23.py:1");
-}
-
-TEST(SourceView, what_is_no_file_has_no_link) {
-  EXPECT_EQ(reports::editor_link("<ipython-input-3>", 1), "");
-  EXPECT_EQ(reports::editor_link("train.py", 1), "");
-  EXPECT_EQ(reports::editor_link("", 1), "");
+TEST(CodeView, the_lines_around_the_one_that_ran_keep_no_indent_that_all_share_and_no_blank_ends) {
+  reports::FrameView frame;
+  frame.lines = {{"1", "    def f(x):", false}, {"2", "", false},           {"3", "        y = x", false},
+                 {"4", "        return y / 0", true}, {"5", "", false}, {"6", "z = 1", false}};
+  const auto lines = reports::lines_around(frame, 3);
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0].text, "y = x");
+  EXPECT_EQ(lines[1].text, "return y / 0");
+  EXPECT_TRUE(lines[1].here);
+  EXPECT_EQ(reports::lines_around(frame, 1).front().number, "4");
+  EXPECT_EQ(reports::lines_around(frame, 9).size(), 6u);
+  frame.lines[3].here = false;
+  EXPECT_TRUE(reports::lines_around(frame, 5).empty());
 }
 
 TEST(SourceView, the_first_words_of_a_report_say_what_to_change_and_where) {
@@ -67,9 +71,9 @@ TEST(SourceView, the_programs_own_frames_come_first_and_those_of_installed_packa
   EXPECT_THAT(render_text(analysis), HasSubstr("The code\n  transformers/trainer.py:7 in step\n"));
 }
 
-TEST(SourceView, the_page_links_the_file_and_says_what_ran) {
+TEST(SourceView, the_page_names_the_whole_path_and_says_what_ran) {
   const std::string page = render_html(testing_reports::make_fault_analysis());
-  EXPECT_THAT(page, HasSubstr("<a href=\"vscode://file/data/me/my%20project/adam.py:88\">open in editor</a>"));
+  EXPECT_THAT(page, HasSubstr("<code class=\"path\">/data/me/my project/adam.py:88</code>"));
   EXPECT_THAT(page, HasSubstr("torch 2.13.0, numpy 2.3.4"));
   EXPECT_THAT(page, HasSubstr("0123456789abcdef0123456789abcdef01234567, tree changed"));
 }

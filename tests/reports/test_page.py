@@ -212,7 +212,7 @@ def test_layers_are_sorted_and_found_by_keyboard(see):
 def test_the_verdict_is_there_without_scripts(see, kind):
     seen = see("without_scripts", kind)
     assert seen["headline"].startswith("In step")
-    for question in ["Which operation", "Which layer", "When", "Why", "What cures it", "How sure"]:
+    for question in ["Which operation", "Which layer", "When", "Why", "How sure"]:
         assert question in seen["answers"]
     assert ("loss scaler?" in seen["answers"]) == (kind == "overflow"), "only where there is one"
     assert seen["chain"] and seen["still"]
@@ -263,9 +263,9 @@ def test_steps_are_read_out_by_keyboard(see):
 def test_the_graph_is_walked_by_keyboard_and_has_a_list_beside_it(see):
     seen = see("graph", "overflow")
     assert seen["stops"] == 1
-    assert seen["start"].startswith("appear: addmm, blocks.1.mlp.fc2")
-    assert seen["next"].startswith("propagate: add, blocks.1 ")
-    assert seen["end"].startswith("sink: gradient")
+    assert seen["start"].startswith("began here: addmm, blocks.1.mlp.fc2")
+    assert seen["next"].startswith("passed on: add, blocks.1 ")
+    assert seen["end"].startswith("harmed: gradient")
     assert seen["list"] > 10
 
 
@@ -302,6 +302,31 @@ def test_paper_gets_still_pictures_and_no_buttons(see):
 
 def test_nothing_moves_for_who_wants_no_motion(see):
     assert see("still", "overflow") == {"scrolling": "auto", "moving": 0}
+
+
+@pytest.mark.parametrize("kind", ["overflow", "fault", "clean"])
+def test_the_first_screen_has_headline_cure_code_and_the_curve_with_the_origins_step(see, kind):
+    seen = see("first_screen", kind)
+    parts = ["headline", "curve"] + ([] if kind == "clean" else ["cure", "origin"]) + (["code"] if kind == "fault" else [])
+    for part in parts:
+        for screen in ("desk", "dark", "dense"):
+            box = seen[screen][part]
+            assert box and box["top"] >= 0 and box["bottom"] <= 900, f"{part} on {screen}: {box}"
+    assert seen["desk"]["text_px"] >= 10 and seen["phone"]["text_px"] >= 9, "the labels of the curve can be read"
+    assert seen["phone"]["wider"] <= 0
+
+
+def test_what_the_reader_chose_to_look_at_is_remembered(see):
+    seen = see("remembered", "overflow")
+    assert seen["chosen"] == seen["again"] == "dark"
+
+
+def test_the_graph_is_drawn_at_full_size_and_begins_with_its_origin(see):
+    seen = see("graph_in_view", "overflow")
+    for screen in ("desk", "phone"):
+        assert seen[screen]["px"] >= 12
+        assert 0 <= seen[screen]["left"] and seen[screen]["right"] <= seen[screen]["width"], seen
+        assert seen[screen]["overlaps"] == []
 
 
 @pytest.mark.parametrize("kind", ["overflow", "fault", "hostile", "long", "precision", "precision-hostile"])

@@ -7,11 +7,12 @@ import { plural } from "./numbers";
 
 const kWidestBox = 340;
 const kFont = "13px system-ui, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', sans-serif";
+const kOpFont = "600 13px ui-monospace, 'SF Mono', 'Cascadia Mono', 'DejaVu Sans Mono', Menlo, Consolas, monospace";
 
-function measurer(): (text: string) => number {
+function measurer(font: string): (text: string) => number {
   const context = document.createElement("canvas").getContext("2d");
-  if (!context) return (text) => text.length * 7.4;
-  context.font = kFont;
+  if (!context) return (text) => text.length * 8;
+  context.font = font;
   return (text) => context.measureText(text).width * 1.04;
 }
 
@@ -30,12 +31,12 @@ function fitted(text: string, room: number, measure: (text: string) => number): 
 
 function spoken(chain: Chain, box: Box): string {
   const node = chain.nodes[box.nodes[0] ?? 0];
-  const what = box.fold ? "" : `${node?.role === "sink" ? "sink" : (node?.badge ?? "")}: `;
+  const what = box.fold ? "" : `${node?.badge ?? ""}: `;
   const leads = box.next.length ? ` Leads to ${box.next.map((b) => b.lines[0]).join(", ")}.` : "";
   return `${what}${box.lines.join(", ")}.${leads}${box.fold ? " Enter unfolds." : ""}`;
 }
 
-function draw_box(chain: Chain, box: Box, measure: (text: string) => number): SVGGElement {
+function draw_box(chain: Chain, box: Box, measure: (text: string) => number, measure_op: (text: string) => number): SVGGElement {
   const left = box.x - box.width / 2;
   const top = box.y - box.height / 2;
   const node = chain.nodes[box.nodes[0] ?? 0];
@@ -51,7 +52,7 @@ function draw_box(chain: Chain, box: Box, measure: (text: string) => number): SV
   const badge_room = badge ? measure(badge) * 0.9 + 10 : 0;
   box.lines.forEach((line, i) => {
     const room = box.width - 24 - (i === 0 ? badge_room : 0);
-    const text = fitted(line, room, measure);
+    const text = fitted(line, room, i === 0 && box.fold !== "run" ? measure_op : measure);
     group.append(svg("text", { x: left + 12, y: top + 23 + i * 17, class: i === 0 ? "op" : "place" }, text));
   });
   if (badge) {
@@ -95,18 +96,19 @@ function neighbour(box: Box, key: string, layout: Layout): Box | undefined {
 export function show_chain(chain: Chain): void {
   const list = find<HTMLOListElement>("#chain ol.chain");
   if (!list || chain.nodes.length < 2 || chain.edges.length === 0) return;
-  const measure = measurer();
+  const measure = measurer(kFont);
+  const measure_op = measurer(kOpFont);
   const unfolded = new Set<string>();
   const holder = html("div", { class: "graph" });
   const hint = html(
     "p",
     { class: "more", id: "chain-hint" },
-    "Arrow keys walk along the graph; dashed boxes unfold with a click or Enter." +
+    "Arrow keys walk along the graph, a wide one is dragged; dashed boxes unfold with a click or Enter." +
       (chain.omitted ? ` ${plural(chain.omitted, "more step is", "more steps are")} not shown.` : ""),
   );
 
   const draw = (focus_on: number | null) => {
-    const layout = lay_out(chain, unfolded, kWidestBox, measure);
+    const layout = lay_out(chain, unfolded, kWidestBox, measure, measure_op);
     const tip = svg("marker", {
       id: "chain-tip", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto-start-reverse",
     }, svg("path", { d: "M0 0L8 4L0 8Z" }));
@@ -120,7 +122,7 @@ export function show_chain(chain: Chain): void {
     }, svg("defs", {}, tip), draw_lines(layout));
     const drawn = new Map<Box, SVGGElement>();
     for (const box of layout.boxes) {
-      const group = draw_box(chain, box, measure);
+      const group = draw_box(chain, box, measure, measure_op);
       drawn.set(box, group);
       picture.append(group);
       if (box.fold) group.addEventListener("click", () => unfold(box));
@@ -147,8 +149,8 @@ export function show_chain(chain: Chain): void {
       draw(box.nodes[0] ?? 0);
     };
     holder.replaceChildren(picture);
-    holder.scrollLeft = (holder.scrollWidth - holder.clientWidth) / 2;
     const start = layout.boxes.find((b) => b.role === "origin") ?? layout.boxes[0];
+    holder.scrollLeft = (start?.x ?? 0) - holder.clientWidth / 2; // what it begins with is seen first
     if (start) drawn.get(start)?.setAttribute("tabindex", "0");
     if (focus_on !== null) {
       const again = layout.boxes.find((b) => b.nodes.includes(focus_on));
@@ -156,6 +158,14 @@ export function show_chain(chain: Chain): void {
     }
   };
   draw(null);
+  let held: { x: number; left: number } | null = null;
+  holder.addEventListener("pointerdown", (event) => {
+    if (event.pointerType === "mouse") held = { x: event.clientX, left: holder.scrollLeft };
+  });
+  holder.addEventListener("pointermove", (event) => {
+    if (held) holder.scrollLeft = held.left + held.x - event.clientX;
+  });
+  for (const end of ["pointerup", "pointerleave"]) holder.addEventListener(end, () => (held = null));
   const twin = html("details", { class: "twin" }, html("summary", {}, "The same as a list"));
   list.before(holder, hint, twin);
   twin.append(list);

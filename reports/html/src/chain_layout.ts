@@ -53,7 +53,7 @@ function fold(chain: Chain, next: Links, before: Links, unfolded: ReadonlySet<st
   const taken = new Set<number>();
   const plain = (i: number) => {
     const node = chain.nodes[i] as ChainNode;
-    return node.role === "carrier" && node.badge === "propagate" && next[i]?.length === 1 && before[i]?.length === 1;
+    return node.role === "carrier" && node.badge === "passed on" && next[i]?.length === 1 && before[i]?.length === 1;
   };
   chain.nodes.forEach((_, start) => {
     const previous = before[start]?.[0];
@@ -90,7 +90,8 @@ function lines_of(chain: Chain, key: string, nodes: number[]): string[] {
   return [first.title, first.place, ...(first.amount ? [first.amount] : [])];
 }
 
-export function lay_out(chain: Chain, unfolded: ReadonlySet<string>, widest: number, measure: (text: string) => number): Layout {
+export function lay_out(chain: Chain, unfolded: ReadonlySet<string>, widest: number, measure: (text: string) => number,
+  measure_op: (text: string) => number): Layout {
   const { next, before } = links(chain);
   const graph = new dagre.graphlib.Graph({ multigraph: false });
   graph.setGraph({ rankdir: "TB", nodesep: 26, ranksep: 34, marginx: 6, marginy: 6 });
@@ -101,7 +102,7 @@ export function lay_out(chain: Chain, unfolded: ReadonlySet<string>, widest: num
     const lines = lines_of(chain, key, nodes);
     const role = chain.nodes[nodes[0] ?? 0]?.role ?? "carrier";
     const badge = 92; // beside the first line
-    const need = Math.max(measure(lines[0] ?? "") + badge, ...lines.slice(1).map(measure)) + 2 * kPadding;
+    const need = Math.max((key.startsWith("run-") ? measure : measure_op)(lines[0] ?? "") + badge, ...lines.slice(1).map(measure)) + 2 * kPadding;
     const box: Box = {
       key,
       nodes,

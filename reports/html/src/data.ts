@@ -41,6 +41,7 @@ export interface LayerMap {
   steps_per_column: number;
   columns: number;
   rows: number;
+  order: number[]; // of each row: the row of the table that names it
   headroom: Uint8Array;
   underflow: Uint8Array;
   nonfinite: Uint8Array;

@@ -18,7 +18,7 @@ function start(): void {
   if (data) {
     if (data.chain) show_chain(data.chain);
     show_timeline(data.timeline, data.scaler);
-    if (data.map) show_layer_map(data.map, names, data.timeline.step[data.timeline.step.length - 1]);
+    if (data.map) show_layer_map(data.map, data.map.order.map((row) => names[row] ?? ""), data.timeline.step[data.timeline.step.length - 1]);
   }
   if (layers) make_findable(layers, "layers");
   document.documentElement.dataset["ready"] = String(Math.round(performance.now()));

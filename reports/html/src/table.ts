@@ -8,6 +8,8 @@ type Direction = "ascending" | "descending";
 // The number a cell shows, or null for "—" and for words. "< 0.01 %" counts as its figure, "not finite" as the largest.
 function figure(text: string): number | null {
   if (text === "not finite") return Infinity;
+  const power = /^(-?)2\^(-?\d+)$/.exec(text);
+  if (power) return (power[1] ? -1 : 1) * 2 ** Number(power[2]);
   const match = /-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?/.exec(text);
   return match ? Number(match[0].replaceAll(",", "")) : null;
 }

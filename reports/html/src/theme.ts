@@ -19,13 +19,36 @@ function is_dark(): boolean {
   return chosen ? chosen === "dark" : system_dark.matches;
 }
 
+const kKey = "theme-of-nanhunt";
+
+// Where a page may keep nothing, it keeps nothing.
+function remembered(): string | null {
+  try {
+    return localStorage.getItem(kKey);
+  } catch {
+    return null;
+  }
+}
+
+function remember(theme: string): void {
+  try {
+    localStorage.setItem(kKey, theme);
+  } catch {
+    /* a frame without an origin */
+  }
+}
+
 export function add_theme_switch(): void {
   const masthead = find(".masthead");
   if (!masthead) return;
+  const before = remembered();
+  if (before === "light" || before === "dark") document.documentElement.dataset["theme"] = before;
   const button = html("button", { type: "button", class: "theme" });
   const label = () => (button.textContent = is_dark() ? "Light view" : "Dark view");
   button.addEventListener("click", () => {
-    document.documentElement.dataset["theme"] = is_dark() ? "light" : "dark";
+    const theme = is_dark() ? "light" : "dark";
+    document.documentElement.dataset["theme"] = theme;
+    remember(theme);
     label();
     look_changed();
   });

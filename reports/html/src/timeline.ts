@@ -160,13 +160,12 @@ class TimelineView {
   constructor(
     private readonly timeline: Timeline,
     private readonly scaler: Scale | null,
-    still: SVGElement,
+    table: Element,
   ) {
     this.panels = panels_of(timeline, scaler);
     this.marks = marks_of(timeline, scaler);
     const holder = html("div", { class: "charts" }, this.plots_holder, this.rail_holder, this.key(), this.readout);
-    still.before(holder);
-    still.classList.add("still");
+    table.before(holder);
     this.plots_holder.addEventListener("keydown", (event) => this.walk(event));
     this.draw();
     on_look_change(() => this.draw());
@@ -281,6 +280,6 @@ class TimelineView {
 }
 
 export function show_timeline(timeline: Timeline, scaler: Scale | null): void {
-  const still = find<SVGElement>("#timeline svg.chart");
-  if (still && timeline.step.length > 0) new TimelineView(timeline, scaler, still);
+  const table = find("#timeline details");
+  if (table && timeline.step.length > 0) new TimelineView(timeline, scaler, table);
 }

@@ -112,6 +112,8 @@ void LayerWatch::on_op(const OpInView& op) {
   }
   if (bad) {
     if (s.bad_ops++ == 0) s.first_bad_step = op.record->step;
+    LayerSummary::FirstBad& first = gradients ? s.bad_gradient : s.bad_forward;
+    if (first.seq == kNoSeq) first = {op.record->step, op.record->seq};
     now.nonfinite = 1;
   }
   if (layer.cells.size() <= column) layer.cells.resize(column + 1);

@@ -108,7 +108,7 @@ const cases = {
       headline: await page.locator("h1").textContent(),
       answers: await page.locator(".verdict .answers").innerText(),
       chain: await page.locator("#chain .chain").first().isVisible(),
-      still: await page.locator("#timeline svg.chart").isVisible(),
+      still: await page.locator("#curve svg.chart").isVisible(),
       layers: await page.locator("#layer-table tbody tr").count(),
     };
   },
@@ -227,7 +227,7 @@ const cases = {
     await page.emulateMedia({ media: "print" });
     const visible = (selector) => page.locator(selector).first().isVisible();
     return {
-      headline: await visible("h1"), still: await visible("#timeline svg.chart"), charts: await visible(".charts"),
+      headline: await visible("h1"), still: await visible("#curve svg.chart"), charts: await visible(".charts"),
       theme: await visible("button.theme"), tools: await visible(".tools"), map: await visible(".map"),
       bytes: (await page.pdf({ format: "A4" })).length,
     };
@@ -239,6 +239,63 @@ const cases = {
       scrolling: getComputedStyle(document.documentElement).scrollBehavior,
       moving: document.getAnimations().length,
     }));
+  },
+
+  async first_screen(visit) {
+    const look = async (options) => {
+      const { page } = await open(visit, options);
+      return page.evaluate(() => {
+        const box = (selector) => {
+          const found = document.querySelector(selector)?.getBoundingClientRect();
+          return found ? { top: found.top, bottom: found.bottom } : null;
+        };
+        const label = document.querySelector("#curve text");
+        const scale = label ? label.getScreenCTM().a : 0;
+        return {
+          headline: box("h1"), cure: box(".verdict .cure"), code: box(".verdict .source"), curve: box("#curve"),
+          origin: box("#curve .origin-name"),
+          text_px: label ? parseFloat(getComputedStyle(label).fontSize) * scale : 0,
+          wider: document.documentElement.scrollWidth - innerWidth,
+        };
+      });
+    };
+    const desk = { width: 1400, height: 900 };
+    return {
+      desk: await look({ viewport: desk }), dark: await look({ viewport: desk, colorScheme: "dark" }),
+      dense: await look({ viewport: desk, deviceScaleFactor: 2 }),
+      phone: await look({ viewport: { width: 390, height: 844 } }),
+    };
+  },
+
+  async remembered(visit) {
+    const { page } = await open(visit, { colorScheme: "light" });
+    await page.locator("button.theme").click();
+    const theme = () => page.evaluate(() => document.documentElement.dataset.theme);
+    const chosen = await theme();
+    await page.reload();
+    return { chosen, again: await theme() };
+  },
+
+  async graph_in_view(visit) {
+    const look = async (viewport) => {
+      const { page } = await open(visit, { viewport });
+      return page.evaluate(() => {
+        const holder = document.querySelector(".graph").getBoundingClientRect();
+        const origin = document.querySelector(".graph .node.origin");
+        const box = origin.getBoundingClientRect();
+        const op = origin.querySelector(".op");
+        const overlaps = [...document.querySelectorAll(".graph .node")].filter((node) => {
+          const name = node.querySelector(".op")?.getBoundingClientRect();
+          const badge = node.querySelector(".badge-word")?.getBoundingClientRect();
+          return name && badge && name.right > badge.left;
+        }).map((node) => node.textContent);
+        return {
+          px: parseFloat(getComputedStyle(op).fontSize) * op.getScreenCTM().a, overlaps, width: holder.width,
+          left: box.left - holder.left, right: box.right - holder.left,
+        };
+      });
+    };
+    return { desk: await look({ width: 1400, height: 900 }), phone: await look({ width: 390, height: 844 }) };
   },
 
   async narrow(visit) {

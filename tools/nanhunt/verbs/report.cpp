@@ -7,6 +7,7 @@
 
 #include "nanhunt/reporter.h"
 #include "tools/nanhunt/analysis.h"
+#include "tools/nanhunt/child.h"
 #include "tools/nanhunt/terminal.h"
 #include "tools/nanhunt/verb.h"
 
@@ -21,7 +22,7 @@ class ReportVerb final : public Verb {
  public:
   void declare(Options options) override {
     options.add("RUN", run_, "Run folder, attempt folder or .nht file").required();
-    Option text = options.add_flag("--text", text_, "Only the text report, to stdout; writes no file");
+    Option text = options.add_flag("--text", text_, "Only the text, to stdout; writes no file");
     Option as_json = options.add_flag("--json", json_, "Only report.json, to stdout; writes no file");
     Option html = options.add_flag("--html", html_, "Only report.html, to stdout; writes no file");
     text.excludes(as_json).excludes(html);
@@ -34,8 +35,16 @@ class ReportVerb final : public Verb {
       github.excludes(*other);
     }
     markdown.excludes(github);
+    Option full = options.add_flag("--full", full_, "The whole text instead of ten lines");
+    Option open = options.add_flag("--open", open_, "Open the page as well, by $BROWSER or xdg-open");
+    for (Option* other : {&as_json, &html, &markdown, &github}) {
+      full.excludes(*other);
+      open.excludes(*other);
+    }
+    open.excludes(text);
     options.add("-o,--output", output_, "Write to FILE instead; '-' is stdout. Without a format: by its ending")
-        .value_name("FILE");
+        .value_name("FILE")
+        .excludes(open);
   }
 
   int run() override {
@@ -84,6 +93,21 @@ class ReportVerb final : public Verb {
     return options;
   }
 
+  std::string text_of(const Analysis& analysis, const TextOptions& options) const {
+    return full_ ? render_text(analysis, options) : render_answer(analysis, options);
+  }
+
+  // The page is written already: where nothing opens it, its path is enough.
+  static void open_page(const std::string& page) {
+    std::error_code ignored;
+    const std::string path = fs::absolute(page, ignored).string();
+    const char* named = std::getenv("BROWSER");
+    const std::string program = named != nullptr && *named != '\0' ? named : "xdg-open";
+    const ChildEnd end = run_child({program, path}, {});
+    if (end.start_error != 0 || end.status != 0)
+      say("'" + program + "' could not open the page. Open it in a browser: file://" + path);
+  }
+
   int write_one(const Analysis& analysis, Format format) const {
     const bool to_stdout = output_.empty() || output_ == "-";
     std::string content;
@@ -91,7 +115,7 @@ class ReportVerb final : public Verb {
     if (format == Format::kHtml) content = render_html(analysis);
     if (format == Format::kMarkdown) content = render_markdown(analysis);
     if (format == Format::kGithub) content = render_annotations(analysis, checkout());
-    if (format == Format::kText) content = render_text(analysis, to_stdout ? options_of_stdout() : TextOptions{});
+    if (format == Format::kText) content = text_of(analysis, to_stdout ? options_of_stdout() : TextOptions{});
     if (to_stdout) return print_and_return(content);
     if (Status written = write_output(output_, content); !written) return fail(written);
     say("wrote " + output_);
@@ -110,24 +134,25 @@ class ReportVerb final : public Verb {
     TextOptions options = options_of_stdout();
     options.run = run_;
     if (written) options.written = files;
-    const int printed = print_and_return(render_text(analysis, options));
+    const int printed = print_and_return(text_of(analysis, options));
     if (!written) return fail(written);
     say("wrote " + files);
     if (one_segment) {
       say("they stand beside '" + run_ + "' and tell of this one segment. `nanhunt report " + folder.string() +
           "` reports the whole attempt.");
     }
+    if (open_) open_page(paths.html);
     return printed;
   }
 
   std::string run_, output_;
-  bool text_ = false, json_ = false, html_ = false, markdown_ = false, github_ = false;
+  bool text_ = false, json_ = false, html_ = false, markdown_ = false, github_ = false, full_ = false, open_ = false;
 };
 
 const RegisterVerb<ReportVerb> kReport{
     {.order = 20,
      .name = "report",
-     .summary = "The verdict of a run as text; writes report.json and report.html into its folder",
+     .summary = "The verdict of a run in ten lines; writes report.json and report.html into its folder",
      .exit_statuses = "  0  done\n  2  wrong usage\n  3  the run cannot be read\n"
                       "  6  a report could not be written"}};
 

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reports/views/equation.h"
+
+#include <optional>
+#include <vector>
+
+#include "reports/views/numbers.h"
+#include "src/core/ops/op_info.h"
+#include "src/core/text.h"
+
+namespace nanhunt::reports {
+namespace {
+
+constexpr std::size_t kOperandsTold = 4;
+constexpr std::size_t kLongestLine = 400, kLongestSide = 60;
+
+// The sign with which a line of Python writes an op of two operands; empty: it has none.
+std::string_view sign_of(std::string_view op) {
+  const OpInfo& info = op_info(op);
+  if (!info.has(kElementwise) || !info.forward.empty() || op.find("_backward") != op.npos) return "";
+  switch (info.bound) {
+    case Bound::kQuotient:
+      return "/";
+    case Bound::kProduct:
+      return "*";
+    case Bound::kPower:
+      return "**";
+    case Bound::kSum:
+      return info.has(kSubtracts) ? "-" : table_name(op) == "add" ? "+" : "";
+    default:
+      return "";
+  }
+}
+
+// A negative number on the right stands in brackets.
+std::string beside(const std::string& number) { return number.front() == '-' ? "(" + number + ")" : number; }
+
+bool is_word(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || (c & '\x80') != 0;
+}
+
+// Python's line as far as it concerns operators: what stands in strings is blank, a comment is cut off.
+std::optional<std::string> without_strings(std::string_view line) {
+  std::string out;
+  char quote = 0;
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    const char c = line[i];
+    if (quote != 0) {
+      if (c == '\\') {
+        out += "__";
+        ++i;
+        continue;
+      }
+      if (c == quote) quote = 0;
+      out += '_';
+    } else if (c == '#') {
+      break;
+    } else if (c == '"' || c == '\'') {
+      quote = c;
+      out += '_';
+    } else {
+      out += c;
+    }
+  }
+  if (quote != 0 || out.size() > line.size()) return std::nullopt;
+  return out;
+}
+
+// Whether what stands before `at` is an operand: a sign there joins two.
+bool joins(std::string_view text, std::size_t at) {
+  std::size_t i = at;
+  while (i > 0 && text[i - 1] == ' ') --i;
+  if (i == 0) return false;
+  const char before = text[i - 1];
+  if (before == ')' || before == ']' || before == '}') return true;
+  if (!is_word(before)) return before == '.' && i > 1 && text[i - 2] >= '0' && text[i - 2] <= '9';
+  std::size_t begin = i;
+  while (begin > 0 && is_word(text[begin - 1])) --begin;
+  const std::string_view word = text.substr(begin, i - begin);
+  for (const std::string_view keyword : {"return", "yield", "in", "not", "and", "or", "if", "else", "is", "lambda", "assert"}) {
+    if (word == keyword) return false;
+  }
+  // The exponent of a number: 1e-8.
+  const bool number = word.front() >= '0' && word.front() <= '9';
+  return !(number && i == at && (before == 'e' || before == 'E') && word.find('x') == word.npos);
+}
+
+// Where the sign joins two operands of the line; npos: nowhere, or more than once.
+std::size_t only_place(std::string_view text, std::string_view sign) {
+  std::size_t found = text.npos;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != sign.front()) continue;
+    std::size_t end = i;
+    while (end < text.size() && text[end] == sign.front()) ++end;
+    const std::size_t length = end - i;
+    const bool arrow = sign == "-" && end < text.size() && text[end] == '>';
+    if (length == sign.size() && !arrow && joins(text, i)) {
+      if (found != text.npos) return text.npos;
+      found = i;
+    }
+    i = end - 1;
+  }
+  return found;
+}
+
+bool opens(char c) { return c == '(' || c == '[' || c == '{'; }
+bool closes(char c) { return c == ')' || c == ']' || c == '}'; }
+
+enum class Binds { kPower, kProduct, kSum };
+
+bool is_product(char c) { return c == '/' || c == '*' || c == '@'; }
+
+// The operand that ends before `at`: back over names, brackets and what binds no weaker than the sign.
+std::size_t begin_of_left(std::string_view text, std::size_t at, Binds binds) {
+  std::size_t i = at, begin = at;
+  int depth = 0;
+  while (i > 0) {
+    const char c = text[i - 1];
+    if (closes(c)) {
+      ++depth;
+    } else if (opens(c)) {
+      if (depth == 0) break;
+      --depth;
+    } else if (depth == 0 && c == ' ') {
+      // One word after another is no expression: "return x".
+      std::size_t before = i - 1;
+      while (before > 0 && text[before - 1] == ' ') --before;
+      const bool operand_after = begin < text.size() && (is_word(text[begin]) || opens(text[begin]));
+      if (operand_after && before > 0 && is_word(text[before - 1])) break;
+    } else if (depth == 0 && !is_word(c) && c != '.') {
+      const bool sum = c == '+' || (c == '-' && joins(text, i - 1));
+      if (!(binds != Binds::kPower && is_product(c)) && !(binds == Binds::kSum && sum)) {
+        // A minus of its own belongs to the operand.
+        if (binds != Binds::kPower && c == '-' && !joins(text, i - 1)) begin = i - 1;
+        break;
+      }
+    }
+    --i;
+    if (c != ' ') begin = i;
+  }
+  return begin;
+}
+
+// The operand that begins at `at`, after the sign: a name with its brackets, and what binds tighter than the sign.
+std::size_t end_of_right(std::string_view text, std::size_t at, Binds binds) {
+  std::size_t i = text.find_first_not_of(' ', at);
+  if (i == text.npos) return text.npos;
+  if (text[i] == '-' || text[i] == '~') ++i;
+  std::size_t end = i;
+  int depth = 0;
+  bool after_sign = true;  // an operand is awaited
+  for (; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == ' ' && depth == 0) continue;
+    const bool inside = depth != 0;
+    if (opens(c)) {
+      ++depth;
+    } else if (closes(c)) {
+      if (depth == 0) break;
+      --depth;
+    } else if (!inside && !is_word(c) && c != '.') {
+      const bool power = c == '*' && i + 1 < text.size() && text[i + 1] == '*';
+      if (binds != Binds::kSum && !power) break;
+      if (binds == Binds::kSum && !is_product(c)) break;
+      if (power) ++i;
+      after_sign = true;
+      continue;
+    } else if (!inside && !after_sign && i != end) {
+      break;  // a word after a word: "n if"
+    }
+    after_sign = false;
+    end = i + 1;
+  }
+  return depth == 0 && !after_sign ? end : text.npos;
+}
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  return text;
+}
+
+}  // namespace
+
+std::string equation_of(std::string_view op, const ElementEvidence& element) {
+  if (element.operands.empty()) return "";
+  const std::string result = format_short(element.value);
+  const std::string_view sign = sign_of(op);
+  if (!sign.empty() && element.operands.size() == 2) {
+    return format_short(element.operands[0].value) + " " + std::string(sign) + " " +
+           beside(format_short(element.operands[1].value)) + " = " + result;
+  }
+  const OpInfo& info = op_info(op);
+  const bool function = info.has(kElementwise) && info.forward.empty() && op.find("_backward") == op.npos;
+  if (function && element.operands.size() == 1)
+    return std::string(table_name(op)) + "(" + format_short(element.operands[0].value) + ") = " + result;
+  std::vector<std::string> parts;
+  for (const ElementEvidence::OperandValue& operand : element.operands) {
+    if (parts.size() == kOperandsTold) return "";
+    const std::string& called = operand.name.empty() ? operand.slot : operand.name;
+    parts.push_back((called.empty() ? "" : clip(called, kNameLimit) + " = ") + format_short(operand.value));
+  }
+  return join(parts, ", ") + ": " + result;
+}
+
+std::string operation_in_line(std::string_view op, std::string_view line) {
+  const std::string_view sign = sign_of(op);
+  if (sign.empty() || line.size() > kLongestLine) return "";
+  const std::optional<std::string> plain = without_strings(line);
+  if (!plain) return "";
+  const std::string_view text = *plain;
+  const std::size_t at = only_place(text, sign);
+  if (at == text.npos) return "";
+  const Binds binds = sign == "**"                         ? Binds::kPower
+                      : sign == "+" || sign == "-" ? Binds::kSum
+                                                               : Binds::kProduct;
+  std::size_t after = at + sign.size(), end = 0;
+  if (after < text.size() && text[after] == '=') {  // "x /= n": all that follows
+    ++after;
+    end = text.size();
+  } else {
+    end = end_of_right(text, after, binds);
+  }
+  if (end == text.npos) return "";
+  const std::size_t begin = begin_of_left(text, at, binds);
+  const std::string_view left = trimmed(line.substr(begin, at - begin)), right = trimmed(line.substr(after, end - after));
+  if (left.empty() || right.empty() || left.size() > kLongestSide || right.size() > kLongestSide) return "";
+  const bool brackets = end == text.size() && after != at + sign.size() && right.find(' ') != right.npos;
+  return printable(std::string(left) + " " + std::string(sign) + " " +
+                   (brackets ? "(" + std::string(right) + ")" : std::string(right)));
+}
+
+}  // namespace nanhunt::reports

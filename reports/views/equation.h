@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// The numbers that met in a bad element as arithmetic, with the names that the program's line has for them.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "nanhunt/analyzer.h"
+
+namespace nanhunt::reports {
+
+// "0 / 0 = NaN", "log(0) = -Inf", "grad_output = 0, result = 0: NaN"; empty: no operand is known.
+std::string equation_of(std::string_view op, const ElementEvidence& element);
+
+// What one line of Python calls the two sides of the only such operation in it: "h.sum(1) / n" of "return h.sum(1) / n".
+// Empty where the op has no sign of its own, or the line holds it twice or not at all.
+std::string operation_in_line(std::string_view op, std::string_view line);
+
+}  // namespace nanhunt::reports

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "reports/views/equation.h"
+
+namespace nanhunt::reports {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN(), kInf = std::numeric_limits<double>::infinity();
+
+ElementEvidence element(double value, std::vector<ElementEvidence::OperandValue> operands) {
+  ElementEvidence e;
+  e.value = value;
+  e.operands = std::move(operands);
+  return e;
+}
+
+TEST(Equation, operations_with_a_sign_are_written_with_it) {
+  EXPECT_EQ(equation_of("aten::div", element(kNaN, {{"self", "", 0}, {"other", "", 0}})), "0 / 0 = NaN");
+  EXPECT_EQ(equation_of("aten::div_.Tensor", element(kInf, {{"self", "", 1}, {"other", "", 0}})), "1 / 0 = +Inf");
+  EXPECT_EQ(equation_of("aten::mul", element(-kInf, {{"self", "", 173.5}, {"other", "", -837.5}})), "173.5 * (-837.5) = -Inf");
+  EXPECT_EQ(equation_of("aten::sub", element(kNaN, {{"self", "", kInf}, {"other", "", kInf}})), "+Inf - +Inf = NaN");
+  EXPECT_EQ(equation_of("aten::pow", element(kInf, {{"self", "", 0}, {"exponent", "", -1}})), "0 ** (-1) = +Inf");
+}
+
+TEST(Equation, functions_are_called_and_others_list_what_they_read) {
+  EXPECT_EQ(equation_of("aten::log", element(-kInf, {{"self", "", 0}})), "log(0) = -Inf");
+  EXPECT_EQ(equation_of("sqrt_backward", element(kNaN, {{"grad_output", "", 0}, {"result", "", 0}})),
+            "grad_output = 0, result = 0: NaN");
+  EXPECT_EQ(equation_of("aten::addmm", element(kInf, {})), "");
+}
+
+TEST(Equation, the_line_of_code_has_the_names_of_both_sides) {
+  const auto named = [](std::string_view op, std::string_view line) { return operation_in_line(op, line); };
+  EXPECT_EQ(named("aten::div", "        return h.sum(1) / mask.sum(1, keepdim=True)"), "h.sum(1) / mask.sum(1, keepdim=True)");
+  EXPECT_EQ(named("aten::div", "x = (a - b) / n  # a / b"), "(a - b) / n");
+  EXPECT_EQ(named("aten::div", "loss = loss_sum * w / w.sum() + 1e-8"), "loss_sum * w / w.sum()");
+  EXPECT_EQ(named("aten::div", "y = f('a/b', x / n)"), "x / n");
+  EXPECT_EQ(named("aten::div_", "x /= x.norm() + eps"), "x / (x.norm() + eps)");
+  EXPECT_EQ(named("aten::div", "y = -x / n if n else x"), "-x / n");
+  EXPECT_EQ(named("aten::mul", "h = F.gelu(self.gate(h)) * self.up(h)"), "F.gelu(self.gate(h)) * self.up(h)");
+  EXPECT_EQ(named("aten::sub", "return a * b - c / 2, 1"), "a * b - c / 2");
+  EXPECT_EQ(named("aten::pow", "y = 2 / x ** -0.5"), "x ** -0.5");
+  EXPECT_EQ(named("aten::div", "y = 1 / x ** 2"), "1 / x ** 2");
+}
+
+TEST(Equation, a_line_that_does_not_say_which_sides_met_names_none) {
+  for (const std::string_view line :
+       {"y = a / b / c", "y = F.normalize(x)", "y = x // 2", "y = x /", "return (", "y = f(*x)", "eps = 1e-8", "s = 'a / b",
+        "def f(*, x) -> int:"}) {
+    for (const std::string_view op : {"aten::div", "aten::mul", "aten::sub", "aten::pow"})
+      EXPECT_EQ(operation_in_line(op, line), "") << line << " by " << op;
+  }
+  EXPECT_EQ(operation_in_line("aten::softmax", "y = a / b"), "");
+}
+
+}  // namespace
+}  // namespace nanhunt::reports
