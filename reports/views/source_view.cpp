@@ -6,6 +6,7 @@
 
 #include "reports/views/numbers.h"
 #include "reports/views/report_model.h"
+#include "src/core/text.h"
 
 namespace nanhunt::reports {
 namespace {
@@ -36,18 +37,6 @@ std::string line_of(const SourceFrame& frame) {
 }
 
 }  // namespace
-
-std::size_t package_path(std::string_view file) {
-  for (const std::string_view folder : {"/site-packages/", "/dist-packages/"}) {
-    if (const std::size_t at = file.rfind(folder); at != file.npos) return at + folder.size();
-  }
-  // Python's own: "/usr/lib/python3.11/contextlib.py".
-  constexpr std::string_view kPython = "/lib/python";
-  const std::size_t at = file.find(kPython);
-  if (at == file.npos) return 0;
-  const std::size_t end = file.find_first_not_of("0123456789.", at + kPython.size());
-  return end != file.npos && end != at + kPython.size() && file[end] == '/' ? end + 1 : 0;
-}
 
 FramesView view_frames(const std::vector<SourceFrame>& frames) {
   FramesView out;
@@ -80,10 +69,17 @@ std::string change_sentence(const Finding& finding) {
   std::string where = clip(finding.call_site, kNameLimit);
   if (where.empty()) return advice;
   if (!finding.frames.empty()) {
+    const auto own = std::find_if(finding.frames.begin(), finding.frames.end(),
+                                  [](const SourceFrame& frame) { return package_path(frame.file) == 0; });
+    const SourceFrame& inner = finding.frames.front();
+    const SourceFrame& frame = own == finding.frames.end() ? inner : *own;
     // A long line stands below, whole.
-    const std::string line = line_of(finding.frames.front());
-    const std::string code = clip(stripped(line), kCodeLimit);
-    if (!code.empty() && code.size() <= kCodeInSentence) where += " (" + code + ")";
+    std::string code = clip(stripped(line_of(frame)), kCodeLimit);
+    if (code.size() > kCodeInSentence) code.clear();
+    if (own != finding.frames.end() && own != finding.frames.begin())
+      code += (code.empty() ? "through " : ", through ") + clip(inner.file.substr(package_path(inner.file)), kNameLimit) + ":" +
+              std::to_string(inner.line);
+    if (!code.empty()) where += " (" + code + ")";
   }
   return "At " + where + ": " + advice;
 }

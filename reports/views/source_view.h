@@ -29,9 +29,6 @@ struct FramesView {
   std::vector<FrameView> installed;  // of packages and of Python itself: between them, above or below
 };
 
-// Where the name of a file within its package begins: past "site-packages/", say; 0: no installed package's.
-std::size_t package_path(std::string_view file);
-
 inline constexpr std::size_t kMaxFrames = 16;
 
 FramesView view_frames(const std::vector<SourceFrame>& frames);

@@ -87,4 +87,16 @@ std::string printable(std::string_view text) {
   return out;
 }
 
+std::size_t package_path(std::string_view file) {
+  for (const std::string_view folder : {"/site-packages/", "/dist-packages/"}) {
+    if (const std::size_t at = file.rfind(folder); at != file.npos) return at + folder.size();
+  }
+  // Python's own: "/usr/lib/python3.11/contextlib.py".
+  constexpr std::string_view kPython = "/lib/python";
+  const std::size_t at = file.find(kPython);
+  if (at == file.npos) return 0;
+  const std::size_t end = file.find_first_not_of("0123456789.", at + kPython.size());
+  return end != file.npos && end != at + kPython.size() && file[end] == '/' ? end + 1 : 0;
+}
+
 }  // namespace nanhunt

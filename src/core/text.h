@@ -16,4 +16,7 @@ std::string format_number(double value);
 // invisible characters become \u{...}. Everything else is kept as it is.
 std::string printable(std::string_view text);
 
+// Where the name of a file within its package begins: past "site-packages/", say; 0: no installed package's.
+std::size_t package_path(std::string_view file);
+
 }  // namespace nanhunt

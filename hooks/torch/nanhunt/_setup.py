@@ -14,6 +14,7 @@ from nanhunt._listener import Listener, RootCall
 from nanhunt._names import plain_module, plain_path
 from nanhunt._pytorch import is_autocast_on
 from nanhunt._tap.places import call_site, set_frame_reporter
+from nanhunt._tap.sites import cell_name
 from nanhunt._tap.source import lines_around
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class SetupWatch(Listener):
         try:
             for depth, (file, line, function) in enumerate(frames):
                 first, code = lines_around(file, line)
-                recorder.frame(site, depth, file, line, function, first, code)
+                recorder.frame(site, depth, cell_name(file) or file, line, function, first, code)
         except Exception as error:
             self.session.failed(error, "lines of the program")
 

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "src/analyze/findings/ignored.h"
+#include "src/analyze/findings/own_lines.h"
 #include "src/analyze/ranks/rank_propagation.h"
 #include "src/analyze/wording/text.h"
 
@@ -128,7 +129,7 @@ void fold_related(std::vector<Finding>& findings) {
       lead->bad_steps.first = std::min(first, f.bad_steps.first);
     }
     if (lead->related.size() < kMaxRelated) {
-      lead->related.push_back({f.cls, f.severity, f.place, f.call_site, f.title});
+      lead->related.push_back({f.cls, f.severity, f.place, own_line(f, findings), f.title});
     } else {
       ++lead->related_omitted;
     }
@@ -176,6 +177,7 @@ void conclude(Analysis& analysis, const AnalyzeOptions& options) {
   }
   for (std::size_t i = 0; i < findings.size(); ++i) findings[i].id = fmt::format("F{}", i + 1);
   tell_shared_lines(findings);
+  lead_to_own_lines(findings);
   for (const auto& [text, count] : analysis.coverage.notes)
     analysis.coverage.unwatched.push_back(fmt::format("{} ({})", text, count));
 

@@ -22,7 +22,7 @@ _CELL = re.compile(r"<ipython-input-(\d+)-")
 MET: dict[str, tuple[str, str]] = {}  # by name in the code: path, and what it is called
 
 
-def _cell(filename: str) -> str:
+def cell_name(filename: str) -> str:
     """"In[3]", as IPython calls it; "": it is no cell."""
     old = _CELL.match(filename)
     if old is not None:
@@ -68,7 +68,7 @@ def file_name(filename: str) -> str:
         MET[filename] = ("", "")
         return ""
     try:
-        cell = _cell(filename)
+        cell = cell_name(filename)
         if cell:
             return cell  # the same text may be run again, as another cell
         path = _path(filename)
