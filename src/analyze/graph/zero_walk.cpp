@@ -78,9 +78,10 @@ class Walk {
 
   ZeroOrigin flushed_or_on(const OpSnapshot& op, const OpInfo& info, const ArgSnapshot& out, int depth) {
     const std::int64_t flushed = flushed_in(op, info, out);
-    // How many elements of this result meet in one of the zeros looked for (a row that was summed up).
+    // How many elements of this result meet in one of the zeros looked for (a row that was summed up; of one that is shown
+    // several times, a part).
     const double numel = static_cast<double>(std::max<std::int64_t>(1, pole_.stats.numel));
-    const double ratio = std::max(1.0, static_cast<double>(out.stats.numel) / numel);
+    const double ratio = static_cast<double>(out.stats.numel) / numel;
     const double wanted = static_cast<double>(pole_.stats.zero) * ratio;
     const double exact = static_cast<double>(out.stats.zero - flushed);
     if (flushed > 0 && exact * 2 < wanted) {

@@ -36,6 +36,26 @@ TEST(Underflow, of_a_denominator_is_told_from_a_true_zero) {
   EXPECT_EQ(table(normalise(0, 0)), "clean\n");
 }
 
+// x / expand(max(norm(x), constant)): the denominator is shown to each element by a view that no op made.
+std::string expanded(double constant, std::int64_t zeros) {
+  TraceBuilder t;
+  t.in("norm");
+  const Handle x = t.value(finite(64).as(DType::kF16).zeros(8));
+  const Handle length = t.op("norm", {{"self", x}}, finite(8).as(DType::kF16).zeros(1).range(0, 1));
+  const Handle least =
+      t.op("clamp_min", {{"self", length}}, finite(8).as(DType::kF16).zeros(zeros).range(0, 1), {{"min", constant}});
+  const Handle shown = t.seen_as(least, finite(64).as(DType::kF16).zeros(8 * zeros).range(0, 1), least.id);
+  const Handle y = t.op("div", {{"self", x}, {"other", shown}}, finite(64).as(DType::kF16).nan(8 * zeros));
+  t.mark(TensorRole::kLoss, "loss", y);
+  t.end_step();
+  return table(analysis_of(t));
+}
+
+TEST(Underflow, of_a_guard_is_seen_through_a_view_of_the_denominator) {
+  EXPECT_EQ(expanded(1e-12, 1), "eps_underflow | div | norm | forward | step 0 | appear | observed\n");
+  EXPECT_EQ(expanded(1e-3, 0), "clean\n");
+}
+
 TEST(Underflow, of_a_cast_is_seen_in_the_zeros_it_added) {
   TraceBuilder t;
   t.in("q");
