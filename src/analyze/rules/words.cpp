@@ -119,6 +119,7 @@ std::vector<std::string> denominator_advice(const Case& c) {
     if (led_from(c, [](const OpInfo& op) { return op.name == "sigmoid"; })) return {"with-logits", "clamp-input"};
     return {"clamp-input"};
   }
+  if (c.info->pole == Pole::kUnitPole) return {"clamp-inside"};
   if (c.info->pole == Pole::kLabels) return {"skip-unlabelled"};
   if (c.info->pole == Pole::kEmpty) return {"skip-empty"};
   if (c.info->pole == Pole::kFew) return {"few-elements"};

@@ -32,7 +32,7 @@ constexpr Row kRows[] = {
     {"clamp-input", "Clamp the argument to the range in which the function is finite.",
      "Nothing downstream can undo an Inf or NaN, so it has to be kept from arising."},
     {"clamp-inside", "Keep the argument strictly inside of the domain: clamp it to 1e-6 less than 1 and more than -1.",
-     "At -1 and 1 the derivative of acos and asin is infinite."},
+     "At -1 and 1 atanh is infinite, and so is the derivative of acos and asin."},
     {"clip-gradients", "Clip gradients by their norm.",
      "A limit on the norm keeps one bad step from making the next one worse."},
     {"combine-masks", "Combine masks before they are filled in (logical and, or), instead of adding them.",
