@@ -307,8 +307,8 @@ def test_nothing_moves_for_who_wants_no_motion(see):
 @pytest.mark.parametrize("kind", ["overflow", "fault", "clean"])
 def test_the_first_screen_has_headline_cure_code_and_the_curve_with_the_origins_step(see, kind):
     seen = see("first_screen", kind)
-    parts = ["headline", "curve"] + ([] if kind == "clean" else ["cure", "origin"]) + (["code"] if kind == "fault" else [])
-    for part in parts:
+    parts = {"clean": [], "overflow": ["cure", "origin"], "fault": ["cure", "origin", "code"]}[kind]
+    for part in ["headline", "curve", *parts]:
         for screen in ("desk", "dark", "dense"):
             box = seen[screen][part]
             assert box and box["top"] >= 0 and box["bottom"] <= 900, f"{part} on {screen}: {box}"
@@ -325,7 +325,7 @@ def test_the_graph_is_drawn_at_full_size_and_begins_with_its_origin(see):
     seen = see("graph_in_view", "overflow")
     for screen in ("desk", "phone"):
         assert seen[screen]["px"] >= 12
-        assert 0 <= seen[screen]["left"] and seen[screen]["right"] <= seen[screen]["width"], seen
+        assert seen[screen]["left"] >= 0 and seen[screen]["right"] <= seen[screen]["width"], seen
         assert seen[screen]["overlaps"] == []
 
 

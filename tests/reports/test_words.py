@@ -11,7 +11,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 def words_of(page):
     text = (ROOT / "tests" / "golden" / "reports" / page).read_text()
     words = re.search(r'<dl class="words">(.*?)</dl>', text, re.DOTALL)
-    return [tuple(map(html.unescape, pair)) for pair in re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", words.group(1))] if words else []
+    pairs = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", words.group(1)) if words else []
+    return [tuple(map(html.unescape, pair)) for pair in pairs]
 
 
 def test_the_guide_explains_the_words_of_the_pages_as_they_do():

@@ -13,13 +13,14 @@ import html
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Union
 
 from nanhunt import _library as lib
 
-FORMATS = ("text", "json", "html")
+FORMATS = {"text": 3, "full": 0, "json": 1, "html": 2}  # as nanhunt/c_api.h numbers them
+_CARD = 4
 StrPath = Union[str, "os.PathLike[str]"]
 
 
@@ -30,7 +31,7 @@ class RunError(RuntimeError):
 def check_format(format: str) -> int:
     if format not in FORMATS:
         raise ValueError(f"format: expected one of {', '.join(FORMATS)}, got {format!r}")
-    return FORMATS.index(format)
+    return FORMATS[format]
 
 
 def _raise(library: lib.Library, status: int) -> None:
@@ -44,7 +45,10 @@ def _raise(library: lib.Library, status: int) -> None:
 
 def render(path: str, format: str) -> str:
     """The report of a run folder. Raises FileNotFoundError where nothing is recorded, RunError where it is no trace."""
-    number = check_format(format)
+    return _rendered(path, check_format(format))
+
+
+def _rendered(path: str, number: int) -> str:
     library = lib.load_library()
     text, size = c.c_void_p(), c.c_size_t()
     status = library.slow.nanhunt_report(path.encode(), number, c.byref(text), c.byref(size))
@@ -62,20 +66,34 @@ def framed(page: str) -> str:
             'style="width:100%;height:40em;border:0"></iframe>')
 
 
+def card(path: str) -> str:
+    """Headline, cure, code and the curve of the loss, as a piece of HTML for a notebook."""
+    return _rendered(path, _CARD)
+
+
 class Report(str):
-    """The text of a report. A notebook shows the page instead."""
+    """The text of a report. A notebook shows a card instead."""
 
     path = ""
 
     def _repr_html_(self) -> str:
-        return framed(render(self.path, "html"))
+        return card(self.path)
+
+
+class Page(str):
+    """The page of a report, which a notebook shows whole."""
+
+    def _repr_html_(self) -> str:
+        return framed(self)
 
 
 def shown(path: str, format: str) -> str:
-    """The report in a format, for people: a notebook shows the page, unless JSON was asked for."""
+    """The report in a format, for people: a notebook shows a card, or the page where that was asked for."""
     text = render(path, format)
     if format == "json":
         return text
+    if format == "html":
+        return Page(text)
     report = Report(text)
     report.path = path
     return report
@@ -159,7 +177,14 @@ class Finding:
     also: list[str]
     samples: list[int]
     advice: list[Advice]
-    raw: Mapping[str, Any]
+    raw: Mapping[str, Any] = field(repr=False)
+
+    def __repr__(self) -> str:
+        """Three lines; `raw` has the rest."""
+        where = ", ".join(part for part in (self.op, self.module and f"in {self.module}", self.call_site) if part)
+        cure = f"\n  cure: {self.advice[0].text}" if self.advice else ""
+        head = f"{self.id} {self.severity}, {self.class_}: {self.title}"
+        return f"<{head}\n  step {self.step}, {self.phase}: {where}{cure}>"
 
 
 def _number(value: Any) -> float:
@@ -285,7 +310,8 @@ class Run:
         return [str(line) for line in self.data["coverage"]["unwatched"]]
 
     def report(self, format: str = "text") -> str:
-        """The report as "text", "json" or "html". In a notebook it shows the page."""
+        """The report as "text" (ten lines), "full" (all of it), "json" or "html" (the page).
+        A notebook shows a card."""
         return shown(self.path, format)
 
     @property
@@ -322,7 +348,7 @@ class Run:
         return made
 
     def _repr_html_(self) -> str:
-        return framed(self.report("html"))
+        return card(self.path)
 
     def __repr__(self) -> str:
         return f"<nanhunt run {self.path!r}>"

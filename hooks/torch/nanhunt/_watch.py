@@ -19,7 +19,7 @@ import torch
 from nanhunt import _attach
 from nanhunt._ignored import check_file
 from nanhunt._library import load_library
-from nanhunt._load import Finding, RunError, check_format, finding_of, framed, shown
+from nanhunt._load import Finding, RunError, card, check_format, finding_of, shown
 from nanhunt._options import LEVELS, Options
 from nanhunt._session import Session
 
@@ -57,7 +57,8 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
     quiet       say nothing on stderr when a fault is found (False: a line for each origin, three at most).
 
     A watch that is on is joined: options that are given must be those that are in force. Under `nanhunt run` those of
-    the command line are in force, whatever is given here.
+    the command line are in force, whatever is given here. Where steps were trained already and none of the parameters
+    is known, as in a notebook whose cell runs again, the watch that is on ends and a new attempt begins.
     """
     models, prefixes = _models(model)
     optimizers = _optimizers(optimizer)
@@ -72,6 +73,9 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
     if on_fault is not None and not callable(on_fault):
         raise TypeError(f"on_fault: expected a function of a Finding, got {_kind(on_fault)}")
     session = _attach.current
+    if session is not None and not session.dead and _is_another_training(session, models):
+        given = {**{name: getattr(session.options, name) for name in _KEPT}, **given}
+        session.close()
     if session is None or session.dead:
         options = Options(**given)
         options.command = _command()
@@ -141,13 +145,17 @@ class Watch:
         self._session.flush()
 
     def report(self, format: str = "text") -> str:
-        """The report of what is recorded so far, as "text", "json" or "html". In a notebook it shows the page."""
+        """The report of what is recorded so far, as "text" (ten lines), "full" (all of it), "json" or "html" (the
+        page). A notebook shows a card."""
         check_format(format)
+        return self._made(lambda path: shown(path, format), format)
+
+    def _made(self, make: Callable[[str], str], format: str) -> str:
         self.flush()
         why = "nothing is recorded yet: no step of training was seen"
         if self._session.recorder is not None and self._session.has_begun():
             try:
-                return shown(self.path, format)
+                return make(self.path)
             except (RunError, OSError, ValueError) as error:
                 why = str(error)
         return _empty_report(format, why)
@@ -178,7 +186,7 @@ class Watch:
         self.close()
 
     def _repr_html_(self) -> str:
-        return framed(self.report("html"))
+        return self._made(card, "card")
 
     def __repr__(self) -> str:
         return f"<nanhunt watch at level {self.level}, {'on' if self._open else 'closed'}, into {self.path!r}>"
@@ -189,8 +197,10 @@ def _command() -> list[str]:
 
 
 def _empty_report(format: str, why: str) -> str:
-    if format == "text":
+    if format in ("text", "full"):
         return f"INCONCLUSIVE  {why}\n"
+    if format == "card":
+        return f"<p><b>nanhunt</b> {_escaped(why)}</p>"
     if format == "html":
         return f"<!doctype html><title>nanhunt</title><p>Inconclusive: {_escaped(why)}</p>\n"
     return json.dumps({"schema": "nanhunt.report", "schema_version": 1, "findings": [],
@@ -286,6 +296,17 @@ def _check_same(options: Options, given: Mapping[str, Any]) -> None:
         if not same:
             raise ValueError(f"{name}: expected {now!r}, with which this process is watched already, got {value!r}. "
                              "Close that watch first, or leave the option out to join it.")
+
+
+_KEPT = ("out", "level", "budget", "keep", "captures", "max_trace_mb", "kernels", "quiet", "stop_on_fault", "config")
+
+
+def _is_another_training(session: Session, models: Sequence[torch.nn.Module]) -> bool:
+    """Whether the models have nothing to do with what was trained so far."""
+    if session.by_command or session.step == 0 or not models:
+        return False
+    parameters = [p for one in models for p in one.parameters()]
+    return bool(parameters) and not any(session.parameter_names.get(id(p)) for p in parameters)
 
 
 def _check_held(session: Session, models: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer) -> None:

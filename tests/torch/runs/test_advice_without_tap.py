@@ -61,7 +61,7 @@ def test_reports_say_how_to_get_the_tap(tmp_path, library, level):
     for words in (" ".join(text.split()), as_json, page, errors):
         assert not [proposed for proposed in PROPOSED if proposed in words], words
         assert REASON in words
-    assert "CHANGE Get the tap, which hears the operations of PyTorch" in " ".join(text.split())
+    assert "Cure Get the tap, which hears the operations of PyTorch" in " ".join(text.split())
 
 
 @LEVELS

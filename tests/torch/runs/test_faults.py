@@ -197,14 +197,20 @@ def test_a_step_that_the_program_skips_by_design_is_told_by_nobody(tmp_path, lev
     assert seen == [] and "nanhunt:" not in capsys.readouterr().err
 
 
-def test_a_notebook_shows_the_page_where_the_report_or_the_watch_is_the_value_of_a_cell(tmp_path):
+def test_a_notebook_shows_a_card_where_the_report_or_the_watch_is_the_value_of_a_cell(tmp_path):
     model, optimizer = made()
     with nanhunt.watch(model, optimizer, out=tmp_path / "run", quiet=True) as watch:
         train(model, optimizer, True)
         for shown in (watch.report(), watch, nanhunt.load(tmp_path / "run"), nanhunt.load(tmp_path / "run").report()):
             page = shown._repr_html_()
-            assert page.startswith("<iframe srcdoc=") and page.endswith("</iframe>")
-            assert page.count("<") == 2, "what stands in the page cannot leave the frame"
-            assert "&lt;!doctype html" in page.lower()
+            assert page.startswith('<div class="nanhunt-card fault">') and page.endswith("</div>")
+            assert "<script" not in page and "<iframe" not in page and "http" not in page
+            assert "torch.log" in page and "began in step" in page, "the code and the curve"
+        whole = watch.report("html")._repr_html_()
+        assert whole.startswith("<iframe srcdoc=") and whole.endswith("</iframe>")
+        assert whole.count("<") == 2, "what stands in the page cannot leave the frame"
+        assert "&lt;!doctype html" in whole.lower()
+        assert len(str(watch.report()).splitlines()) <= 10 < len(str(watch.report("full")).splitlines())
+        assert len(repr(watch.findings[0]).splitlines()) <= 3
         assert watch.report() == str(watch.report()) and "log" in watch.report()
         assert not hasattr(watch.report("json"), "_repr_html_")

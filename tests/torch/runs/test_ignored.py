@@ -57,7 +57,7 @@ def test_a_buffer_that_is_named_is_information_and_its_twin_a_fault(tmp_path, le
     assert (finding.class_, finding.severity, finding.ignored) == ("bad_state", "info", "padding")
     assert finding.title.endswith("ignored by the user: padding")
     assert named.verdict == "clean" and "but what the user ignores: padding" in nanhunt.load(named.path).headline
-    assert "ignored by the user: pad: padding" in named.report()
+    assert "ignored by the user: pad: padding" in named.report("full")
 
 
 @LEVELS

@@ -57,7 +57,7 @@ def test_what_is_no_run_is_told_in_words(tmp_path):
     (tmp_path / "000000.nht").write_text("this is a text and no trace at all, however long it may be")
     with pytest.raises(RuntimeError, match="not a nanhunt trace"):
         _ = nanhunt.load(tmp_path / "000000.nht").verdict
-    with pytest.raises(ValueError, match="format: expected one of text, json, html, got 'pdf'"):
+    with pytest.raises(ValueError, match="format: expected one of text, full, json, html, got 'pdf'"):
         nanhunt.load(tmp_path).report("pdf")
 
 

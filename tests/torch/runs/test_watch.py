@@ -99,6 +99,32 @@ def test_the_report_can_be_had_while_training_and_after_it_as_text_json_and_html
     assert watch.report("html").lstrip().startswith("<!")
 
 
+def test_a_cell_that_runs_again_with_a_new_model_begins_a_new_attempt(tmp_path):
+    verdicts = []
+    for floor in (0.0, 0.1):  # the second time it is mended
+        net, optimizer = made(floor=floor)
+        watch = nanhunt.watch(net, optimizer, out=tmp_path / "run", quiet=True)
+        train(net, optimizer, 3)
+        verdicts.append(watch.verdict)
+    watch.close()
+    assert verdicts == ["fault", "clean"]
+    assert nanhunt.load(tmp_path / "run").verdict == "clean", "the newest attempt is what counts"
+
+
+def test_a_second_watch_of_the_same_model_or_before_the_first_step_joins(tmp_path):
+    net, optimizer = made(floor=0.1)
+    other, its_optimizer = made(floor=0.1)
+    first = nanhunt.watch(net, optimizer, out=tmp_path / "run", quiet=True)
+    second = nanhunt.watch(other, its_optimizer)
+    train(net, optimizer, 2)
+    third = nanhunt.watch(torch.nn.Sequential(net))  # wrapped anew
+    train(net, optimizer, 1)
+    assert [watch.step_number for watch in (first, second, third)] == [3, 3, 3]
+    for watch in (first, second, third):
+        watch.close()
+    assert nanhunt.load(tmp_path / "run").data["coverage"]["steps"] == 3, "one attempt has all of them"
+
+
 # Arguments.
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "words"),
