@@ -32,7 +32,7 @@ void write_style(HtmlWriter& out) {
       ".nanhunt-card code{font-family:ui-monospace,monospace;font-size:13px;background:none;color:inherit;padding:0}"
       ".nanhunt-card .source{list-style:none;margin:6px 0;padding:8px 10px;border-radius:6px;background:#8882}"
       ".nanhunt-card .source li{white-space:pre-wrap;margin:0}"
-      ".nanhunt-card .number{opacity:.65;margin-right:12px}.nanhunt-card .here{font-weight:700}"
+      ".nanhunt-card .number{font:13px ui-monospace,monospace;opacity:.7;margin-right:12px}.nanhunt-card .here{font-weight:700}"
       ".nanhunt-card .alarm,.nanhunt-card .equation .alarm{font-weight:700}"
       ".nanhunt-card .quiet{opacity:.75;font-size:13px}"
       ".nanhunt-card svg{display:block;width:100%;max-width:520px;height:auto}"
