@@ -203,6 +203,8 @@ std::string equation_of(std::string_view op, const ElementEvidence& element) {
   return join(parts, ", ") + ": " + result;
 }
 
+bool divides(std::string_view op) { return sign_of(op) == "/"; }
+
 std::string operation_in_line(std::string_view op, std::string_view line) {
   const std::string_view sign = sign_of(op);
   if (sign.empty() || line.size() > kLongestLine) return "";

@@ -12,6 +12,9 @@ namespace nanhunt::reports {
 // "0 / 0 = NaN", "log(0) = -Inf", "grad_output = 0, result = 0: NaN"; empty: no operand is known.
 std::string equation_of(std::string_view op, const ElementEvidence& element);
 
+// Whether its two operands are a numerator and a denominator.
+bool divides(std::string_view op);
+
 // What one line of Python calls the two sides of the only such operation in it: "h.sum(1) / n" of "return h.sum(1) / n".
 // Empty where the op has no sign of its own, or the line holds it twice or not at all.
 std::string operation_in_line(std::string_view op, std::string_view line);

@@ -87,6 +87,12 @@ TensorRow view_tensor(const TensorSummary& tensor) {
   return row;
 }
 
+// "numerator" and "denominator" say more than what PyTorch calls them.
+std::string part_of_quotient(std::string_view op, const std::string& slot, const std::string& otherwise) {
+  if (!divides(op)) return otherwise;
+  return slot == "self" ? "numerator" : slot == "other" ? "denominator" : otherwise;
+}
+
 // What the innermost line calls the numbers that met. What a backward computes stands in no line.
 std::string element_in_code(const Finding& f) {
   if (f.place.phase == Phase::kBackward || !f.place.op || f.frames.empty()) return "";
@@ -122,7 +128,7 @@ ElementView view_element(const ElementEvidence& element, std::string_view op) {
   for (const auto& operand : element.operands) {
     if (view.operands.size() == kMaxTensors) break;
     view.operands.push_back(
-        {or_none(clip(operand.slot, kNameLimit)), clip(operand.name, kNameLimit), format_short(operand.value)});
+        {or_none(clip(part_of_quotient(op, operand.slot, operand.slot), kNameLimit)), clip(operand.name, kNameLimit), format_short(operand.value)});
   }
   return view;
 }
@@ -300,7 +306,10 @@ FindingView view_finding(const Finding& f, bool many_ranks) {
   view.sinks = names(f.sinks, kMaxNames);
   view.also = names(f.also, kMaxNames);
 
-  for (std::size_t i = 0; i < f.inputs.size() && i < kMaxTensors; ++i) view.tensors.push_back(view_tensor(f.inputs[i]));
+  for (std::size_t i = 0; i < f.inputs.size() && i < kMaxTensors; ++i) {
+    TensorRow& row = view.tensors.emplace_back(view_tensor(f.inputs[i]));
+    row.part = part_of_quotient(f.place.op.value_or(""), f.inputs[i].slot, row.part);
+  }
   view.tensors_omitted = f.inputs.size() - view.tensors.size();
   const std::optional<TensorSummary>& result = f.output ? f.output : f.tensor;
   if (result) view.tensors.push_back(view_tensor(*result));

@@ -39,6 +39,10 @@ TEST(Layers, keep_forward_and_gradients_apart) {
   EXPECT_EQ(fc2.nan, 1);
   EXPECT_EQ(fc2.inf, 2);
   EXPECT_EQ(fc2.first_bad_step, 1u);
+  EXPECT_EQ(fc2.bad_forward.step, 1u);
+  EXPECT_NE(fc2.bad_forward.seq, kNoSeq);
+  EXPECT_EQ(fc2.bad_gradient.seq, kNoSeq) << "forward and backward apart";
+  EXPECT_EQ(fc1.bad_forward.seq, kNoSeq);
   EXPECT_TRUE(std::isnan(fc2.headroom_gradient));
   // and the map says when
   ASSERT_EQ(a.layer_map.columns, 2u);

@@ -26,6 +26,12 @@ TEST(Equation, operations_with_a_sign_are_written_with_it) {
   EXPECT_EQ(equation_of("aten::pow", element(kInf, {{"self", "", 0}, {"exponent", "", -1}})), "0 ** (-1) = +Inf");
 }
 
+TEST(Equation, a_quotient_alone_has_a_numerator_and_a_denominator) {
+  EXPECT_TRUE(divides("aten::div_"));
+  EXPECT_FALSE(divides("aten::mul"));
+  EXPECT_FALSE(divides("div_backward"));
+}
+
 TEST(Equation, functions_are_called_and_others_list_what_they_read) {
   EXPECT_EQ(equation_of("aten::log", element(-kInf, {{"self", "", 0}})), "log(0) = -Inf");
   EXPECT_EQ(equation_of("sqrt_backward", element(kNaN, {{"grad_output", "", 0}, {"result", "", 0}})),

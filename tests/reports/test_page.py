@@ -327,6 +327,8 @@ def test_the_graph_is_drawn_at_full_size_and_begins_with_its_origin(see):
         assert seen[screen]["px"] >= 12
         assert seen[screen]["left"] >= 0 and seen[screen]["right"] <= seen[screen]["width"], seen
         assert seen[screen]["overlaps"] == []
+        assert abs(seen[screen]["scrolled"] - seen[screen]["wanted"]) < 2
+    assert seen["phone"]["wanted"] > 0, "it is wider than a phone"
 
 
 @pytest.mark.parametrize("kind", ["overflow", "fault", "hostile", "long", "precision", "precision-hostile"])

@@ -107,6 +107,7 @@ export function show_chain(chain: Chain): void {
       (chain.omitted ? ` ${plural(chain.omitted, "more step is", "more steps are")} not shown.` : ""),
   );
 
+  let begin = 0; // where the origin stands
   const draw = (focus_on: number | null) => {
     const layout = lay_out(chain, unfolded, kWidestBox, measure, measure_op);
     const tip = svg("marker", {
@@ -150,7 +151,7 @@ export function show_chain(chain: Chain): void {
     };
     holder.replaceChildren(picture);
     const start = layout.boxes.find((b) => b.role === "origin") ?? layout.boxes[0];
-    holder.scrollLeft = (start?.x ?? 0) - holder.clientWidth / 2; // what it begins with is seen first
+    if (focus_on === null && start) begin = start.x;
     if (start) drawn.get(start)?.setAttribute("tabindex", "0");
     if (focus_on !== null) {
       const again = layout.boxes.find((b) => b.nodes.includes(focus_on));
@@ -169,4 +170,5 @@ export function show_chain(chain: Chain): void {
   const twin = html("details", { class: "twin" }, html("summary", {}, "The same as a list"));
   list.before(holder, hint, twin);
   twin.append(list);
+  holder.scrollLeft = begin - holder.clientWidth / 2; // what it begins with is seen first
 }

@@ -280,7 +280,8 @@ const cases = {
     const look = async (viewport) => {
       const { page } = await open(visit, { viewport });
       return page.evaluate(() => {
-        const holder = document.querySelector(".graph").getBoundingClientRect();
+        const frame = document.querySelector(".graph");
+        const holder = frame.getBoundingClientRect();
         const origin = document.querySelector(".graph .node.origin");
         const box = origin.getBoundingClientRect();
         const op = origin.querySelector(".op");
@@ -291,6 +292,9 @@ const cases = {
         }).map((node) => node.textContent);
         return {
           px: parseFloat(getComputedStyle(op).fontSize) * op.getScreenCTM().a, overlaps, width: holder.width,
+          scrolled: frame.scrollLeft,
+          wanted: Math.min(Math.max((box.left + box.right) / 2 + frame.scrollLeft - holder.left - frame.clientWidth / 2, 0),
+            frame.scrollWidth - frame.clientWidth),
           left: box.left - holder.left, right: box.right - holder.left,
         };
       });
