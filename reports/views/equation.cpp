@@ -203,7 +203,10 @@ std::string equation_of(std::string_view op, const ElementEvidence& element) {
   return join(parts, ", ") + ": " + result;
 }
 
-bool divides(std::string_view op) { return sign_of(op) == "/"; }
+std::string part_of_quotient(std::string_view op, std::string_view slot, std::string otherwise) {
+  if (sign_of(op) != "/") return otherwise;
+  return slot == "self" ? "numerator" : slot == "other" ? "denominator" : otherwise;
+}
 
 std::string operation_in_line(std::string_view op, std::string_view line) {
   const std::string_view sign = sign_of(op);

@@ -12,8 +12,8 @@ namespace nanhunt::reports {
 // "0 / 0 = NaN", "log(0) = -Inf", "grad_output = 0, result = 0: NaN"; empty: no operand is known.
 std::string equation_of(std::string_view op, const ElementEvidence& element);
 
-// Whether its two operands are a numerator and a denominator.
-bool divides(std::string_view op);
+// What an input of an op is called: "numerator" and "denominator" say more than PyTorch's "self" and "other".
+std::string part_of_quotient(std::string_view op, std::string_view slot, std::string otherwise);
 
 // What one line of Python calls the two sides of the only such operation in it: "h.sum(1) / n" of "return h.sum(1) / n".
 // Empty where the op has no sign of its own, or the line holds it twice or not at all.

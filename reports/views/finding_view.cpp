@@ -87,12 +87,6 @@ TensorRow view_tensor(const TensorSummary& tensor) {
   return row;
 }
 
-// "numerator" and "denominator" say more than what PyTorch calls them.
-std::string part_of_quotient(std::string_view op, const std::string& slot, const std::string& otherwise) {
-  if (!divides(op)) return otherwise;
-  return slot == "self" ? "numerator" : slot == "other" ? "denominator" : otherwise;
-}
-
 // What the innermost line calls the numbers that met. What a backward computes stands in no line.
 std::string element_in_code(const Finding& f) {
   if (f.place.phase == Phase::kBackward || !f.place.op || f.frames.empty()) return "";
@@ -245,7 +239,7 @@ std::vector<Fact> place_facts(const Finding& f) {
   if (std::isfinite(f.scale) && f.scale != 1) facts.push_back({"Loss scale", format_short(f.scale)});
   if (f.lifecycle != Lifecycle::kUnknown) {
     facts.push_back(
-        {"Lifecycle", std::string(lifecycle_name(f.lifecycle)) + ": " + std::string(lifecycle_phrase(f.lifecycle))});
+        {"Lifecycle", std::string(lifecycle_word(f.lifecycle)) + ": " + std::string(lifecycle_phrase(f.lifecycle))});
   }
   if (f.bad_elements > 0 && f.tensor && f.tensor->has_stats) {
     facts.push_back({"Bad elements", format_share(f.bad_elements, f.tensor->stats.numel)});

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 
+#include "reports/views/equation.h"
 #include "reports/views/numbers.h"
 
 namespace nanhunt::reports {
@@ -60,7 +61,8 @@ MagnitudeView view_magnitudes(const Finding& finding) {
   MagnitudeView view;
   for (const TensorSummary& input : finding.inputs) {
     if (view.rows.size() + 1 == kMaxMagnitudes) break;
-    add_tensor(input, view.rows);
+    if (add_tensor(input, view.rows) && input.name.empty())
+      view.rows.back().label = part_of_quotient(finding.place.op.value_or(""), input.slot, view.rows.back().label);
   }
   const std::optional<TensorSummary>& result = finding.output ? finding.output : finding.tensor;
   if (result) add_tensor(*result, view.rows);

@@ -27,9 +27,10 @@ TEST(Equation, operations_with_a_sign_are_written_with_it) {
 }
 
 TEST(Equation, a_quotient_alone_has_a_numerator_and_a_denominator) {
-  EXPECT_TRUE(divides("aten::div_"));
-  EXPECT_FALSE(divides("aten::mul"));
-  EXPECT_FALSE(divides("div_backward"));
+  EXPECT_EQ(part_of_quotient("aten::div_", "self", "input self"), "numerator");
+  EXPECT_EQ(part_of_quotient("aten::div_", "other", "input other"), "denominator");
+  EXPECT_EQ(part_of_quotient("aten::mul", "other", "input other"), "input other");
+  EXPECT_EQ(part_of_quotient("div_backward", "self", "input self"), "input self");
 }
 
 TEST(Equation, functions_are_called_and_others_list_what_they_read) {
