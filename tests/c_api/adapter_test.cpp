@@ -180,7 +180,7 @@ TEST_F(CAdapter, wrong_watching_is_refused) {
   probe.struct_size = sizeof probe;
   EXPECT_EQ(nanhunt_record_probe(recorder_, &probe), NANHUNT_USAGE) << "no ops";
   probe.ops = 1;
-  probe.mode = 3;
+  probe.mode = 4;
   EXPECT_EQ(nanhunt_record_probe(recorder_, &probe), NANHUNT_USAGE);
   for (const char* file : {"", "..", "../x", "/etc/passwd", static_cast<const char*>(nullptr)}) {
     EXPECT_EQ(nanhunt_record_capture(recorder_, 0, 0, file, 1), NANHUNT_USAGE);
