@@ -235,8 +235,8 @@ struct ChangedRecord {
 
 // One counterfactual: the origin op, or the slice of `ops` ops that ends at it, computed again from captured inputs.
 // Of mode kRemedy: the origin op with the change that advice asks for, and the ops after it, `ops` in all. `text` is
-// "ID: WORDS", the advice's id and what was computed; counts are those of all results, gradients among them, and
-// `number` the largest magnitude of these.
+// "ID: CHANGE; SCOPE", the advice's id, what was changed and what was computed; counts are those of all results,
+// gradients among them, and `number` the largest magnitude of these.
 struct ProbeRecord {
   std::uint64_t seq = 0;  // of the origin op
   std::uint32_t step = 0;

@@ -160,9 +160,9 @@ TEST(Remedies, that_were_not_tried_are_advised_as_the_rule_has_them) {
 }
 
 TEST(Remedies, that_came_out_finite_go_first_and_those_that_did_not_are_no_advice) {
-  const Analysis a = tried_remedies({{"clamp-input: exp(x.clamp(max=11.08))", false}, {"fp32-compute: exp in fp32", true}});
+  const Analysis a = tried_remedies({{"clamp-input: exp(x.clamp(max=11.08))", false}, {"fp32-compute: exp in fp32; forward and backward", true}});
   EXPECT_EQ(advice_of(a), "fp32-compute: finite\nbf16: not tried\nclamp-input: failed\n");
-  EXPECT_EQ(a.findings[0].advice[0].evidence, "tried on these numbers: exp in fp32: finite, at most 70123");
+  EXPECT_EQ(a.findings[0].advice[0].evidence, "tried on these numbers: exp in fp32; forward and backward: finite, at most 70123");
   EXPECT_EQ(a.findings[0].advice[0].text, "Run this op, or this layer, in fp32. Tried here: exp in fp32.");
   EXPECT_EQ(a.findings[0].advice[2].evidence, "tried on these numbers: exp(x.clamp(max=11.08)): not finite");
 }

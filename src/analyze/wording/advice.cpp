@@ -261,7 +261,7 @@ void add_trial(Advice& advice, const ProbeRecord& trial, std::string_view what) 
     is_open = true;
     advice.text.erase(at, advice.text.find(')', at) - at + 1);
   }
-  if (is_open) advice.text += fmt::format(" Tried here: {}.", what);
+  if (is_open) advice.text += fmt::format(" Tried here: {}.", what.substr(0, what.find("; ")));
 }
 
 void add_experiments(std::vector<Finding>& findings, const std::vector<ExperimentRecord>& experiments) {

@@ -12,7 +12,7 @@ namespace nanhunt::analyze {
 Advice make_advice(std::string_view id);  // an id that is not in the table is its own text
 // The constant that an op's own format holds, where the text names one of fp16.
 void fit_to_format(Advice& advice, DType stored);
-// What came of it when it was tried on the numbers that the op read: `what` was computed.
+// What came of it when it was tried on the numbers that the op read. `what`: "CHANGE; SCOPE".
 void add_trial(Advice& advice, const ProbeRecord& trial, std::string_view what);
 Advice manual_cast_advice(DType dtype);   // against parameters or results that were cast to it by hand
 

@@ -139,8 +139,8 @@ FAULTS = {
 
 
 def numbers_of(text: str) -> list[float]:
-    """"Clamp ... Tried here: log(x.clamp(min=1e-08)), with ...": 1e-08."""
-    tried = text.partition("Tried here: ")[2].partition(", with ")[0]
+    """"Clamp ... Tried here: log(x.clamp(min=1e-8)).": 1e-8."""
+    tried = text.partition("Tried here: ")[2].rstrip(".")
     return [float(n) for n in re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e-?\d+)?(?![\w.])", tried)]
 
 

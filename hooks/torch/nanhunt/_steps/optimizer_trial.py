@@ -51,7 +51,7 @@ def of_optimizer(optimizers: Iterable[Any], call: Call) -> Iterator[tuple[str, O
             continue
         made = known.before.to(arithmetic) - update(arithmetic, moments, eps)
         stored = made if remedy == "fp32-masters" else made.to(own)
-        yield remedy, outcome_of(f"the update of {known.name} {how}, from these gradients", 1, [stored], stored.dtype)
+        yield remedy, outcome_of(f"{known.name} {how}; the update from these gradients", 1, [stored], stored.dtype)
 
 
 def _known(optimizers: Iterable[Any], call: Call, written: _Tensor) -> _Known | None:

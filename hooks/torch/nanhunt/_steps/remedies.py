@@ -163,13 +163,13 @@ def _root(call: Call) -> Iterator[Attempt]:
         yield from _raised(call)
         return
     for guard in _guards(call) if _argument(call, 1) is not None else ():
-        yield Attempt(f"the derivative of sqrt(x + {_text(guard)})", _derivative(torch.square, _root_of(guard)))
+        yield Attempt(f"sqrt(x + {_text(guard)})", _derivative(torch.square, _root_of(guard)), derived=True)
 
 
 def _norm(call: Call) -> Iterator[Attempt]:
     if _argument(call, 1) is not None:
-        yield Attempt("the derivative of linalg.vector_norm(x)", _derivative(
-            lambda y: y, lambda x: torch.linalg.vector_norm(x.unsqueeze(-1), dim=-1)), follow=False)
+        yield Attempt("linalg.vector_norm(x)", _derivative(
+            lambda y: y, lambda x: torch.linalg.vector_norm(x.unsqueeze(-1), dim=-1)), follow=False, derived=True)
 
 
 def _derivative(of: Callable[[_Tensor], _Tensor], forward: Callable[[_Tensor], _Tensor]) -> Compute:
@@ -217,7 +217,7 @@ def _uncorrected(call: Call) -> Iterator[Attempt]:
 def _in_format(dtype: torch.dtype, instead_of: Sequence[torch.dtype], word: str) -> Attempts:
     def attempts(call: Call) -> Iterator[Attempt]:
         if any(t.dtype in instead_of for t in tensors((call.args, call.results))):
-            name = _name(call).strip("_")
+            name = "the cast" if _name(call) == "_to_copy" else _name(call).strip("_")
             if dtype == torch.float32:
                 yield Attempt(f"{name} in {word}", wider=dtype, all=False)
             yield Attempt(f"{name} and what comes after it in {word}", wider=dtype)

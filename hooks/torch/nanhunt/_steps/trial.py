@@ -25,8 +25,8 @@ _AS_LEARNED = (lib.FORWARD, lib.LOSS, lib.DATA)
 
 
 class Attempt(NamedTuple):
-    """`words`: what is computed. `wider`: in this format; `all`: what used the result, too. `follow`: that is computed.
-    `given`: what the op is given instead of its first argument."""
+    """`words`: the change. `wider`: in this format; `all`: what used the result, too. `follow`: that is computed.
+    `given`: what the op is given instead of its first argument. `derived`: the op is its derivative."""
 
     words: str
     compute: Compute | None = None
@@ -34,6 +34,7 @@ class Attempt(NamedTuple):
     all: bool = True
     follow: bool = True
     given: Callable[[_Tensor], _Tensor] | None = None
+    derived: bool = False
 
 
 class Outcome(NamedTuple):
@@ -150,16 +151,18 @@ class Trial:
                 used |= {id(new) for _, new in instead.values()}
                 ops += 1
             results = [new for _, new in all_made if new.is_floating_point()]
-            words = attempt.words
+            scope = ["its derivative"] if attempt.derived else []
             if ops > 1:
-                words += f", with {'the operation' if ops == 2 else f'the {ops - 1} operations'} that used the result"
+                others = "the operation" if ops == 2 else f"the {ops - 1} operations"
+                scope.append(f"with {others} that used the result")
             heads = [t for t in results if t.requires_grad and id(t) not in used]
             learned = [t for t in leaves if t.requires_grad]
             found: list[_Tensor] = []
             if heads and learned:
                 given = [torch.full_like(t, max(1 / max(t.numel(), 1), torch.finfo(t.dtype).tiny)) for t in heads]
                 found = derivatives(heads, learned, given)
-                words += ", and its derivative" if self.backward else ", forward and backward"
+                scope.append("and the derivative of that" if self.backward else "forward and backward")
+        words = "; ".join([attempt.words, ", ".join(scope)] if scope else [attempt.words])
         return outcome_of(words, ops, results + found, results[0].dtype if results else torch.float32)
 
     def _copies(self, call: Call, wider: torch.dtype | None, leaves: list[_Tensor], formats: bool = False,
