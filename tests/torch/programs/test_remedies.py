@@ -42,6 +42,11 @@ def guarded_log(out, x, on, numbers):
     return -torch.log(q.clamp(min=numbers[0]) if numbers else q + 1e-3 * on).mean()
 
 
+def two_logs(out, x, on, numbers):
+    """What comes together in their sum is bad of either: a remedy of one of them is judged without the other."""
+    return guarded_log(out, x, on, numbers) + guarded_log(out.flip(0) * 2, x, on, numbers)
+
+
 def length(out, x, on, numbers):
     y = out * on
     return (torch.linalg.vector_norm(y, dim=-1) if numbers is not None else y.pow(2).sum(-1).sqrt()).mean()
@@ -124,6 +129,7 @@ class Fault(NamedTuple):
 
 FAULTS = {
     "a logarithm of 0": Fault(guarded_log, "aten::log", "clamp-input"),
+    "two logarithms of 0": Fault(two_logs, "aten::log", "clamp-input"),
     "the derivative of a root at 0": Fault(length, "aten::div", "builtin-norm"),
     "0 by 0": Fault(share, "aten::div", "guard-denominator"),
     "the second derivative of a root at 0": Fault(penalty_by_hand, "aten::div", "eps-in-sqrt", ("builtin-norm",)),
