@@ -197,6 +197,7 @@ struct Finding {
   std::vector<Advice> advice;
   std::vector<RelatedFinding> related;  // of the same line in the same step, or further along its chain
   std::uint64_t related_omitted = 0;
+  bool trained = true;      // false: in a process that trained nothing, so that its step is a forward
   bool unfinished = false;  // all it harmed are steps that the program gave up, or validations
 };
 
@@ -327,6 +328,7 @@ struct Coverage {
   // Not clean, for these were not judged, as a clause; "": all that was seen was.
   std::string unjudged = {};
   std::string exception = {};  // that ended the program, in its words; "": none is known
+  bool trained = true;         // false: nothing was, and each step is a forward
 };
 
 struct RankSummary {

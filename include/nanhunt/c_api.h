@@ -178,7 +178,8 @@ enum {
   NANHUNT_ENDED_BY_NEXT_FORWARD = 1, /* the next forward began: the program skipped this step */
   NANHUNT_ENDED_BY_EXCEPTION = 2,    /* one left the loop */
   NANHUNT_ENDED_BY_EXIT = 3,         /* the program ended itself */
-  NANHUNT_ENDED = 4                  /* the loop or the process ended, or the watch */
+  NANHUNT_ENDED = 4,                 /* the loop or the process ended, or the watch */
+  NANHUNT_ENDED_BY_FORWARD = 5       /* nothing was trained, and the next model's call began: each one is a step */
 };
 typedef struct nanhunt_step {
   uint32_t struct_size;

@@ -357,6 +357,7 @@ enum class StepEnding : std::uint8_t {
   kException = 2,    // an exception left the loop
   kExit = 3,         // the program ended itself
   kEnd = 4,          // the loop or the process ended, or the watch
+  kForward = 5,      // nothing was trained, and the next model's call began: each one is a step
 };
 std::string_view step_ending_name(StepEnding ending);  // "optimizer", "next_forward", ...
 

@@ -33,6 +33,7 @@ json coverage_to_json(const Coverage& c) {
           {"records_dropped", json_count(c.records_dropped)},
           {"chunks_lost", json_count(c.chunks_lost)},
           {"clean_end", c.clean_end},
+          {"trained", c.trained},
           {"unwatched", json_texts(c.unwatched)},
           {"not_modelled", json_texts(c.not_modelled)}};
 }

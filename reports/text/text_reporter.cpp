@@ -173,7 +173,8 @@ void write_chain_step(TextLayout& out, const ChainStep& step) {
 
 void write_chain(TextLayout& out, const FindingView& f) {
   if (f.chain.empty()) return;
-  out.heading("What happened (* origin, > carried on, # reached what is trained)");
+  out.heading(std::string("What happened (* origin, > carried on, # reached ") +
+              (f.trained ? "what is trained)" : "what a forward gave)"));
   std::size_t carriers = 0, sinks = 0, hidden_carriers = 0, hidden_sinks = 0;
   for (const ChainStep& step : f.chain.steps) {
     if (step.role == "carrier" && ++carriers > kCarriersShown) {

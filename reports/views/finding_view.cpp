@@ -276,7 +276,8 @@ FindingView view_finding(const Finding& f, bool many_ranks) {
   }
   view.related.omitted = f.related_omitted + (f.related.size() - view.related.shown.size());
   view.phase = phase_name(f.place.phase);
-  view.step = format_count(f.place.step);
+  view.step = format_count(f.place.step) + std::string(f.trained ? "" : kOfForward);
+  view.trained = f.trained;
   view.matter = matter_sentence(f);
   view.confidence = confidence_phrase(f.confidence);
   if (f.confidence == Confidence::kProved && !f.place.op)

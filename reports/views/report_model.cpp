@@ -87,14 +87,15 @@ void view_coverage(const Analysis& analysis, bool going, ReportModel& model) {
   const Coverage& c = analysis.coverage;
   const std::string level = analysis.ranks.empty() ? "" : analysis.ranks.front().info.level;
   const bool from_outside = level == "live" || level == "steps" || level == "sentinel";
-  model.watched = {{"Steps", format_count(c.steps)}};
+  model.watched = {{c.trained ? "Steps" : "Forwards, and nothing was trained", format_count(c.steps)}};
   if (!from_outside || c.ops != 0) {
     model.watched.push_back({from_outside ? "Operations of steps watched op by op" : "Operations", format_count(c.ops)});
     model.watched.push_back({"Tensor values", format_count(c.values)});
   }
   if (from_outside) {
-    model.watched_how = "Level " + level + ": the loss, the gradients and the loss scaler of every step" +
-                        (level == "live" ? "; operations as they ran, written where a step was bad." : ", from outside.");
+    model.watched_how = "Level " + level + (c.trained ? ": the loss, the gradients and the loss scaler of every step" : ": what each forward gave") +
+                        (level != "live" ? ", from outside." : c.trained ? "; operations as they ran, written where a step was bad."
+                                                                         : "; operations as they ran, written where that was bad.");
     if (c.ops == 0 && level != "live") model.watched_how += " No step was watched operation by operation.";
   }
   model.unwatched = sentences(c.unwatched, kMaxCoverageLines);

@@ -116,6 +116,7 @@ struct FindingView {
   std::uint64_t tensors_omitted = 0;
   std::optional<ElementView> element;
   ChainView chain;
+  bool trained = true;  // false: its step is a forward
   std::string first_inf, first_nan;  // sentences, empty when none
   std::vector<AdviceView> advice;    // what worked, what was not tried, what failed
 };

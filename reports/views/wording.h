@@ -23,6 +23,9 @@ std::string_view severity_word(Severity s);          // "Fault"
 // What became of an advice on this very run.
 std::string_view tried_phrase(Tried t);  // "seen to work on this run"
 
+// After the number of a step in which nothing was trained.
+inline constexpr std::string_view kOfForward = " (a forward: nothing was trained)";
+
 // A word of the report and what it means. README.md has the same table; tests/reports hold the two together.
 struct Word {
   std::string_view word, meaning;

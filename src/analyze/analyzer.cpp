@@ -245,7 +245,11 @@ void AnalyzerImpl::on_step(const StepRecord& told) {
   // Where bad gradients were given up they speak for the step.
   const bool speaks = !gives_up && (!record.skipped || !graph_.step_is_bad());
   const bool stopped = record.ending == StepEnding::kException || record.ending == StepEnding::kExit;
-  const bool ended_bad = !finished && speaks && graph_.judge_unfinished(record.step, stopped);
+  const bool forward = record.ending == StepEnding::kForward;
+  if (finished || record.ending == StepEnding::kNextForward) graph_.note_trained();
+  const bool ended_bad = !finished && speaks &&
+                         (graph_.trained() ? !forward && graph_.judge_unfinished(record.step, stopped)
+                                           : graph_.judge_forward(record.step, !forward, stopped));
   step.skipped = outcome.held_back;
   step.scale = outcome.scaled ? outcome.scale : record.scale;
   const bool bad_unseen = sentinel_.on_step_end(record, outcome, graph_);
@@ -283,6 +287,29 @@ Finding AnalyzerImpl::bad_loss_finding() const {
   f.explanation = "No watched value was bad: the records that would show the origin are missing or were never made.";
   f.sinks.emplace_back("loss");
   return f;
+}
+
+// Where nothing is trained there is no loss: all that runs is a forward.
+void call_forward(Finding& finding) {
+  finding.trained = false;
+  const auto rename = [](Phase& phase) {
+    if (phase == Phase::kLoss || phase == Phase::kValidation) phase = Phase::kForward;
+  };
+  const auto correct = [&](OpPlace& place) {
+    rename(place.phase);
+    if (place.module == "<loss>") place.module.reset();
+  };
+  correct(finding.place);
+  for (std::optional<OpPlace>* place : {&finding.first_inf, &finding.first_nan}) {
+    if (*place) correct(**place);
+  }
+  for (ChainNode& node : finding.chain.nodes) {
+    rename(node.phase);
+    if (node.module == "<loss>") node.module.clear();
+  }
+  for (std::string& sink : finding.sinks) {
+    if (sink == "what a validation computed" || sink == "what the step ended with") sink = "what a forward gave";
+  }
 }
 
 // What needs no failure to be wrong. What has failed already is not told a second time.
@@ -339,6 +366,7 @@ void AnalyzerImpl::fill_coverage(Analysis& analysis, const RunInfo& info, const 
   const GraphCounts& counts = graph_.counts();
   Coverage& coverage = analysis.coverage;
   coverage.steps = timeline_.seen();
+  coverage.trained = graph_.trained() || coverage.steps == 0;
   coverage.ops = counts.ops;
   coverage.values = counts.values;
   coverage.records_dropped = dropped_ + health.rows_lost;
@@ -421,8 +449,9 @@ Analysis AnalyzerImpl::judge(const RunInfo& info, const TraceHealth& health, con
   fill_coverage(analysis, info, health, ops);
   analysis.findings = find_faults(graph_, names_, {evidence_, histograms_, scaler_, norms_.growths(), probes_, others,
                                                    graph_.other_sizes()});
-  report_sentinel(analysis.findings, sentinel_, norms_.growths(), others);
-  endings_.conclude(analysis.findings);
+  const bool trained = analysis.coverage.trained;
+  report_sentinel(analysis.findings, sentinel_, norms_.growths(), others, trained);
+  endings_.conclude(analysis.findings, trained);
   analysis.findings.insert(analysis.findings.end(), others.findings.begin(), others.findings.end());
   const bool elsewhere = bad_loss_ && others.carried_from <= bad_loss_->step;
   const bool explained =
@@ -439,6 +468,7 @@ Analysis AnalyzerImpl::judge(const RunInfo& info, const TraceHealth& health, con
   add_audits(analysis.findings);
   advise_recording(analysis.findings, ops);
   for (Finding& finding : analysis.findings) {
+    if (!trained) call_forward(finding);
     sources_.fill(finding);
     if (finding.ranks.empty()) finding.ranks = {info.rank};
     finding.rank = finding.ranks.front();

@@ -84,7 +84,7 @@ nanhunt_status nanhunt_record_step(nanhunt_recorder* recorder, const nanhunt_ste
     const nanhunt::c_api::DeviceTurn turn(to);
     if (turn) to.devices.end_step(*to.recorder);
     nanhunt::StepEvent event{given.step, given.skipped != 0, given.loss, given.lr, given.scale};
-    event.ending = nanhunt::c_api::enum_of("ending", given.ending, nanhunt::StepEnding::kEnd);
+    event.ending = nanhunt::c_api::enum_of("ending", given.ending, nanhunt::StepEnding::kForward);
     event.message = nanhunt::c_api::text_of(given.message);
     to.recorder->on_step_end(event);
   });

@@ -159,7 +159,7 @@ int32_t nanhunt_step_carry_over(nanhunt_step_judge* judge, uint32_t step) {
 
 int32_t nanhunt_step_end(nanhunt_step_judge* judge, int32_t ending, int32_t overran) {
   return answered(judge, [&](StepJudge& of) {
-    of.end(enum_of("ending", ending, StepEnding::kEnd), overran != 0);
+    of.end(enum_of("ending", ending, StepEnding::kForward), overran != 0);
     return of.state();
   });
 }

@@ -48,6 +48,7 @@ std::string_view step_ending_name(StepEnding ending) {
     case StepEnding::kException: return "exception";
     case StepEnding::kExit: return "exit";
     case StepEnding::kEnd: return "end";
+    case StepEnding::kForward: return "forward";
   }
   return "unknown";
 }

@@ -18,7 +18,8 @@ constexpr std::size_t kMostSince = 64;       // losses after a boundary whose na
 
 StepState ended_by(StepEnding ending) {
   switch (ending) {
-    case StepEnding::kOptimizer: return StepState::kEnded;
+    case StepEnding::kOptimizer:
+    case StepEnding::kForward: return StepState::kEnded;
     case StepEnding::kNextForward: return StepState::kGivenUp;
     case StepEnding::kException: return StepState::kException;
     case StepEnding::kExit:

@@ -32,7 +32,7 @@ enum class StepState : std::uint8_t {
   kRaised,        // backward raised
   kOptimizer,     // an optimizer has run, or was held back
   kUpdated,       // the loss scaler has chosen its next scale
-  kEnded,         // its optimizers have all passed
+  kEnded,         // its optimizers have all passed; of a program that trains nothing, the next call of a model began
   kGivenUp,       // the program went on to the next forward without an optimizer
   kException,     // an exception left the program in it
   kExited,        // the program ended in it

@@ -176,6 +176,7 @@ TEST(StepEndings, end_a_step_in_one_state_each) {
   EXPECT_EQ(ended_by(StepEnding::kException), StepState::kException);
   EXPECT_EQ(ended_by(StepEnding::kExit), StepState::kExited);
   EXPECT_EQ(ended_by(StepEnding::kEnd), StepState::kExited);
+  EXPECT_EQ(ended_by(StepEnding::kForward), StepState::kEnded);
 }
 
 }  // namespace

@@ -102,7 +102,7 @@ def test_training_without_a_step_and_a_failure_to_attach_are_told_apart(run, tmp
     there = {"NANHUNT_BOOT_DIR": str(boot), "PYTHONPATH": str(tmp_path)}
     (boot.parent / "_attach.py").write_text("def attach_from_environment(): pass")
     said = run(sys.executable, "-c", "import torch", **there).stderr
-    assert "torch was imported, but no training step was seen" in said
+    assert "torch was imported, but no model was called" in said
     (boot.parent / "_attach.py").write_text("raise RuntimeError('no library\\x1b[31m')")
     said = run(sys.executable, "-c", "import torch", **there).stderr
     assert "could not attach: RuntimeError: no library\\x1b[31m" in said

@@ -54,7 +54,7 @@ std::string verdict_line(const Analysis& analysis) {
     line += std::string(finding_class_name(f->cls)) + " at " + printable(f->place.op.value_or("no single operation"));
     if (f->place.module) line += " in " + printable(*f->place.module);
     line += call_site_text(*f) + ", phase " + std::string(phase_name(f->place.phase)) + ", step " +
-            std::to_string(f->place.step);
+            std::to_string(f->place.step) + (f->trained ? "" : std::string(reports::kOfForward));
     if (analysis.ranks.size() > 1) line += std::string(", ") + ranks_of(*f);
     line += ": ";
   }

@@ -7,7 +7,8 @@ import os
 import time
 from dataclasses import replace
 
-from nanhunt import _pytorch  # noqa: F401  (first: it raises where PyTorch or Python is not supported)
+from nanhunt import _library as lib
+from nanhunt import _pytorch  # noqa: F401  (before others: it raises where PyTorch or Python is not supported)
 from nanhunt._hooks import hooks
 from nanhunt._levels import add_listeners
 from nanhunt._options import Options
@@ -37,6 +38,25 @@ def _begin(options: Options) -> Session:
     return session
 
 
+_STAYS = ("holders", "by_command", "given", "parameter_names", "threads", "faults", "tracker", "optimizers", "_kept",
+          "_made")
+
+
+def begin_again(session: Session) -> None:
+    """What was recorded so far trained nothing: it is an attempt of its own, and training begins the next one."""
+    interrupted = session.end_attempt()
+    session.close_recorder(session.inference.is_kept())
+    stays = {name: getattr(session, name) for name in _STAYS}
+    Session.__init__(session, session.options)
+    vars(session).update(stays)
+    session.faults.begin_attempt()
+    add_listeners(session)
+    hooks.install(session)
+    session.at_end.append(_detach)
+    if interrupted is not None:
+        raise interrupted
+
+
 def _detach() -> None:
     global current
     current = None
@@ -59,6 +79,8 @@ def _after_fork() -> None:
         child = _begin(replace(parent.options, kernels=False))
         child.by_command, child.holders = parent.by_command, 1  # its end closes it
         child.given, child.parameter_names = parent.given, parent.parameter_names
+        if parent.state.course == lib.TRAINS:  # what it calls with gradients off is part of that
+            child.state.course = lib.TRAINS
     except Exception:  # unwatched
         _detach()
 

@@ -28,14 +28,14 @@ _SHARE = 0.01
 _CLIP = 300
 
 
-def _line(finding: Finding, run: str, rank: int, world: int) -> str:
+def _line(finding: Finding, step: str, run: str, rank: int, world: int) -> str:
     """One line, with nothing in it that could steer a terminal."""
     where = f" ({finding.call_site})" if finding.call_site else ""
     title = "".join(ch if ch.isprintable() else "?" for ch in finding.title + where)
     near = os.path.relpath(run)
     run = run if near.startswith("..") else near
     of_rank = f"rank {rank}, " if world > 1 else ""
-    return f"nanhunt: {of_rank}step {finding.step}: {title[:_CLIP]}; full report: nanhunt report {run}"
+    return f"nanhunt: {of_rank}{step} {finding.step}: {title[:_CLIP]}; full report: nanhunt report {run}"
 
 
 class Faults:
@@ -80,7 +80,7 @@ class Faults:
                 self._bad_steps = 0
                 return
             self._bad_steps += 1
-            ends = ending not in (lib.BY_OPTIMIZER, lib.BY_NEXT_FORWARD)
+            ends = ending not in (lib.BY_OPTIMIZER, lib.BY_NEXT_FORWARD, lib.BY_FORWARD)
             if session.hurries or len(self._known) >= _LINES or not (ends or self._may_look()):
                 return
             began = time.perf_counter()
@@ -94,6 +94,10 @@ class Faults:
             return
         if found and session.options.stop_on_fault and not ends:
             self._stop(found[0].step)
+
+    def begin_attempt(self) -> None:
+        self.suspected = self._given_up = False
+        self._bad_steps = self._first_seq = 0
 
     def _may_look(self) -> bool:
         """At bad steps in a row the 1st, 2nd, 4th, 8th and so on."""
@@ -119,7 +123,8 @@ class Faults:
     def _report(self, finding: Finding) -> None:
         from nanhunt._ranks import rank_and_world
 
-        self.say(_line(finding, self.session.options.out, *rank_and_world()))
+        step = "forward" if self.session.state.course in lib.INFERS else "step"
+        self.say(_line(finding, step, self.session.options.out, *rank_and_world()))
         for callback in list(self.callbacks):
             try:
                 callback(finding)

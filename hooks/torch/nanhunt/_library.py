@@ -15,7 +15,9 @@ API_VERSION = 9
 OK, USAGE, NOT_FOUND = 0, 1, 2
 F16, BF16, F32, F64, E4M3FN, E5M2, I64, I32, U8, BOOL = range(10)
 DATA, FORWARD, LOSS, SCALE, BACKWARD, COMM, UNSCALE, CLIP, OPTIMIZER, UPDATE, VALIDATION = range(11)
-BY_OPTIMIZER, BY_NEXT_FORWARD, BY_EXCEPTION, BY_EXIT, ENDED = range(5)  # how a step ended
+BY_OPTIMIZER, BY_NEXT_FORWARD, BY_EXCEPTION, BY_EXIT, ENDED, BY_FORWARD = range(6)  # how a step ended
+UNKNOWN, FORWARDS, FORWARDS_WITH_GRADIENTS, TRAINS = range(4)  # `Course` of tap/recording.h: what the program does
+INFERS = (FORWARDS, FORWARDS_WITH_GRADIENTS)
 READ, SAVED, OVERWRITTEN, MASK, INDEX = range(5)
 MARK_LOSS, MARK_GRADIENT, MARK_PARAMETER, MARK_STATE, MARK_BUFFER, MARK_BATCH, MARK_LABEL, MARK_OUTPUT = range(8)
 CREATE, SCALED, UNSCALED, CLIPPED, STEPPED, SKIPPED, UPDATED, SET, REFUSED = range(9)
@@ -117,7 +119,7 @@ class State(c.Structure):
 
     _fields_ = [("step", _i64), ("micro_batch", _i64), ("phase", _i64), ("kernels", _i64), ("bad_number", _i64),
                 ("left_bad", _i64), ("looked", _i64), ("wrote", _i64), ("wrote_weights", _i64), ("held", _i64),
-                ("stepped", _i64), ("wanted", _i64), ("compiling", _i64), ("reads", _i64)]
+                ("stepped", _i64), ("wanted", _i64), ("compiling", _i64), ("reads", _i64), ("course", _i64)]
 
 
 class HasState:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ctypes as c
 import json
 import os
+import shutil
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from struct import Struct
 
 from nanhunt import _library as lib
@@ -253,8 +256,17 @@ class Recorder:
         """Also when a signal ends the process for which it has no handler."""
         self._did(self.slow.nanhunt_recorder_flush_at_signals(self.handle))
 
-    def close(self) -> None:
+    def close(self, unused_in: str = "") -> None:
+        """`unused_in`: the run folder of an attempt that nobody needs. Folders above it go where they are empty."""
         if self.handle:
+            folder = self.folder()
             handle, self.handle = self.handle, c.c_void_p()
             self.next_seq = partial(self.fast.nanhunt_recorder_next_seq, None)
             self._did(self.slow.nanhunt_recorder_close(handle))
+            if unused_in:
+                shutil.rmtree(folder, ignore_errors=True)
+                with suppress(OSError):
+                    for above in Path(folder).resolve().parents:
+                        above.rmdir()
+                        if above == Path(unused_in).resolve():
+                            break

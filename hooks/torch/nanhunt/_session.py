@@ -9,14 +9,12 @@ from __future__ import annotations
 import atexit
 import math
 import os
-import shutil
 import sys
 import threading
 import traceback
 import weakref
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from pathlib import Path
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from nanhunt import _ignored
@@ -32,6 +30,7 @@ from nanhunt._program import packages, repository
 from nanhunt._step_judge import StepFacts, StepJudge
 from nanhunt._step_mode import StepMode
 from nanhunt._step_tracker import StepTracker
+from nanhunt._steps.inference import Inference
 from nanhunt._threads import Threads
 from nanhunt._weak_id_dict import WeakIdDict
 
@@ -51,16 +50,6 @@ MAX_ERRORS = 100  # of our own: past this the watch is off for good
 
 
 _nothing = nullcontext()
-
-
-def _remove(attempt: str, run: str) -> None:
-    """Who has made an optimizer and has not trained leaves nothing. Folders above go where they are empty."""
-    shutil.rmtree(attempt, ignore_errors=True)
-    with suppress(OSError):
-        for folder in Path(attempt).resolve().parents:
-            folder.rmdir()
-            if folder == Path(run).resolve():
-                break
 
 
 class Session(lib.HasState):
@@ -104,7 +93,7 @@ class Session(lib.HasState):
         self._used: set[int] = set()  # of them, those that have passed a boundary
         self._made = 0
         self.tracker = StepTracker()
-        self.drops = Drops(self)
+        self.drops, self.inference = Drops(self), Inference(self)
         self.overran = False         # the step ended at its last boundary: what came since belongs to the next
         self.scaler: Any = None      # last one used in this step
         self.optimizer_ran = False   # the last GradScaler.step called its optimizer's
@@ -417,6 +406,8 @@ class Session(lib.HasState):
             if self.exact:
                 return False
             self.threads.begin_training()
+            if self.hears():
+                self.inference.begin_training()
             if not self.hears() or self.open() is None:
                 return False
             if self.tracker.passed:
@@ -534,32 +525,37 @@ class Session(lib.HasState):
             self.end_watching()
             return
         self._closing = True  # what fails from here on does not come back
-        recorder = self.recorder
-        parts = (self._end_last_step, self._wait_for_pending, lambda: self.notify("on_close"), self._end_kernels,
-                 self.write_notes)
         interrupted: BaseException | None = None
         try:
-            for part in parts if recorder is not None else ():
-                try:  # whatever fails, the others let go of the run: no op may find the recorder gone
-                    part()
-                except Exception as error:
-                    self.failed(error, "the end of the watch")
-                except BaseException as error:  # Ctrl-C
-                    interrupted = error
+            interrupted = self.end_attempt()
         finally:
             self.end_watching()
-            tap, self.tap = self.tap, None
-            if tap is not None:
-                tap.close()
-            if recorder is not None:
-                unused = "" if self.has_begun() else recorder.folder()
-                recorder.close()
-                if unused:
-                    _remove(unused, self.options.out)
+            self.close_recorder(self.has_begun())
             atexit.unregister(self.close)
             self._let_go()
         if interrupted is not None:
             raise interrupted
+
+    def end_attempt(self) -> BaseException | None:
+        """Whatever fails, the others let go of the run: no op may find the recorder gone."""
+        interrupted = None
+        parts = (self._end_last_step, self._wait_for_pending, lambda: self.notify("on_close"),
+                 self._end_kernels, self.write_notes)
+        for part in parts if self.recorder is not None else ():
+            try:
+                part()
+            except Exception as error:
+                self.failed(error, "the end of the watch")
+            except BaseException as error:  # Ctrl-C
+                interrupted = error
+        return interrupted
+
+    def close_recorder(self, is_kept: bool) -> None:
+        tap, self.tap = self.tap, None
+        if tap is not None:
+            tap.close()
+        if self.recorder is not None:
+            self.recorder.close("" if is_kept else self.options.out)
 
     def _end_last_step(self) -> None:
         if not self.hurries:

@@ -111,16 +111,25 @@ class BadNumber {
     }
   }
 
-  // After it.
-  bool is_made(const Plan& plan, const c10::Stack& stack) const {
+  // After it. `only_nan`: infinities are none.
+  bool is_made(const Plan& plan, const c10::Stack& stack, bool only_nan = false) const {
     if (was_nan_ || !computes_ || plan.returns == 0 || plan.garbage || plan.collective || plan.skip) return false;
-    const c10::IValue& result = *(stack.end() - static_cast<std::ptrdiff_t>(plan.returns));
-    const std::optional<double> number = result.isTensor() ? one_number(result.toTensor()) : std::nullopt;
+    const std::optional<double> number = result(plan, stack);
     if (!number || std::isfinite(*number) || hands_on(plan, kCopies)) return false;
-    return std::isnan(*number) || (!was_infinite_ && !hands_on(plan, kSelects));
+    return std::isnan(*number) || (!only_nan && !was_infinite_ && !hands_on(plan, kSelects));
+  }
+
+  // It was given NaN, and has made a finite number of it.
+  bool is_cured(const Plan& plan, const c10::Stack& stack) const {
+    const std::optional<double> number = plan.returns == 0 ? std::nullopt : result(plan, stack);
+    return was_nan_ && number && std::isfinite(*number);
   }
 
  private:
+  static std::optional<double> result(const Plan& plan, const c10::Stack& stack) {
+    const c10::IValue& value = *(stack.end() - static_cast<std::ptrdiff_t>(plan.returns));
+    return value.isTensor() ? one_number(value.toTensor()) : std::nullopt;
+  }
   static constexpr std::string_view kCopies[] = {"copy", "_to_copy", "clone", "fill", "full", "full_like", "new_full"};
   static constexpr std::string_view kSelects[] = {
       "max",          "min",         "amax",   "amin",      "aminmax",     "maximum",       "minimum",

@@ -61,9 +61,11 @@ struct Tap {
     if (rows.phase() == NANHUNT_PHASE_OPTIMIZER || rows.phase() == NANHUNT_PHASE_UPDATE) state->left_bad = 1;
   }
 
-  // In validation: the first one is kept.
+  // In validation, and outside of modules where nothing is trained: the first one is kept. There only NaN counts that
+  // nothing finite was made of: the logarithm of a noise level that ends at 0 is meant.
   void note_bad_number(const BadNumber& number, const Plan& plan, const c10::Stack& stack, std::int64_t site) {
-    if (!bad_number.empty() || !number.is_made(plan, stack)) return;
+    if (state->infers() && number.is_cured(plan, stack)) bad_number.clear();
+    if (!bad_number.empty() || !number.is_made(plan, stack, state->infers())) return;
     bad_number = plan.op;
     if (const std::string_view line = rows.frames.name_of(site); !line.empty()) bad_number.append(" at ").append(line);
   }

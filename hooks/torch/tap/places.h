@@ -37,11 +37,13 @@ class Places {
     recomputing_ = 0;
     path = root;
   }
-  void exit_root() {
+  // `loss`: what follows computes one.
+  void exit_root(bool loss) {
     claim({path, 0});
     stack_.clear();
-    path = loss_;
+    path = loss ? loss_ : 0;
   }
+  bool is_outside() const { return stack_.empty(); }
   // -1: a module without a name, whose ops belong to the one around it.
   void enter(std::int64_t module) {
     claim({path, 0});

@@ -46,6 +46,13 @@ struct Recording {
   nanhunt_status (*hold)(void* self, std::int32_t action);
 };
 
+enum Course : std::int64_t {
+  kUnknown = 0,
+  kForwards = 1,               // it calls models with gradients off: each call is a step
+  kForwardsWithGradients = 2,  // the same with gradients on, and without a backward
+  kTrains = 3
+};
+
 // Where the run is: written by Python, read at each op. The layout is that of `_library.State`.
 struct State {
   std::int64_t step = 0, micro_batch = 0, phase = 0;
@@ -63,6 +70,9 @@ struct State {
   std::int64_t wanted = 0;  // set by the tap: one of them is no mask, and its rows went to the recorder
   std::int64_t compiling = 0;  // ops that run are a compiler's
   std::int64_t reads = 0;  // when what ops show on a device is read: Reads
+  std::int64_t course = 0;  // what the program does, as far as is known: Course
+
+  bool infers() const { return course == kForwards || course == kForwardsWithGradients; }
 };
 
 enum Reads : std::int64_t {

@@ -107,7 +107,8 @@ void watch(Tap& tap, const Below& below, c10::Stack* stack) {
         std::vector<at::Tensor> copies;
         if (tap.rows.mark_copies(*plan, given, *stack, tap.kept.on() && began, copies)) tap.state->left_bad = 1;
         if (!copies.empty()) tap.lasting.note(copies, true);
-        if (tap.rows.phase() == NANHUNT_PHASE_VALIDATION) tap.note_bad_number(BadNumber(given.args), *plan, *stack, site);
+        if (tap.rows.phase() == NANHUNT_PHASE_VALIDATION || (tap.state->infers() && tap.rows.places.is_outside()))
+          tap.note_bad_number(BadNumber(given.args), *plan, *stack, site);
       }
       if (tap.kept.on() && (tap.rows.held.began() || (!plan->collective && tap.kept.follows(given.args))))
         tap.keep_after(*plan, given, *stack, tap.rows.held.began());
@@ -260,7 +261,11 @@ NANHUNT_TAP void nanhunt_tap_enter_root(void* tap, std::int64_t path) {
   });
 }
 NANHUNT_TAP void nanhunt_tap_exit_root(void* tap) {
-  at_places(tap, [](Places& places) { places.exit_root(); });
+  guarded(static_cast<Tap*>(tap), 0, "a module's call", [&] {
+    Tap& t = *static_cast<Tap*>(tap);
+    t.rows.places.exit_root(!t.state->infers());
+    return 0;
+  });
 }
 NANHUNT_TAP void nanhunt_tap_enter(void* tap, std::int64_t path) {
   at_places(tap, [&](Places& places) { places.enter(path); });

@@ -17,10 +17,9 @@ namespace nanhunt::analyze {
 namespace {
 
 std::string watched_text(const Coverage& coverage) {
-  if (coverage.ops == 0)
-    return count_of(static_cast<std::int64_t>(coverage.steps), "step");  // a sentinel with nothing to replay
-  return fmt::format("{} and {}", count_of(static_cast<std::int64_t>(coverage.steps), "step"),
-                     count_of(static_cast<std::int64_t>(coverage.ops), "op"));
+  const std::string steps = count_of(static_cast<std::int64_t>(coverage.steps), coverage.trained ? "step" : "forward");
+  if (coverage.ops == 0) return steps;  // a sentinel with nothing to replay
+  return fmt::format("{} and {}", steps, count_of(static_cast<std::int64_t>(coverage.ops), "op"));
 }
 
 // Where a finding stands among those of equal weight. A collapse has its own moment, whatever lies underneath.
@@ -238,8 +237,11 @@ Analysis merge_ranks(std::vector<Analysis> ranks, const AnalyzeOptions& options)
       if (std::find(to.begin(), to.end(), text) == to.end()) to.push_back(text);
     }
   };
+  all.coverage.trained =
+      std::any_of(ranks.begin(), ranks.end(), [](const Analysis& one) { return one.coverage.trained; });
   for (Analysis& one : ranks) {
-    all.coverage.steps = std::max(all.coverage.steps, one.coverage.steps);  // ranks take the same steps
+    // Ranks take the same steps. Forwards of a process that trains nothing are none of those that train.
+    if (one.coverage.trained == all.coverage.trained) all.coverage.steps = std::max(all.coverage.steps, one.coverage.steps);
     all.coverage.ops += one.coverage.ops;
     all.coverage.values += one.coverage.values;
     all.coverage.records_dropped += one.coverage.records_dropped;

@@ -229,6 +229,9 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op, 
   note_written_unread(view_);
   watch_swallowers(view_);
   finish_outputs(view_);
+  trained_ = trained_ || op.phase == Phase::kScale || op.phase == Phase::kBackward || op.phase == Phase::kUnscale ||
+             op.phase == Phase::kClip || op.phase == Phase::kOptimizer;
+  if (!trained_ && bad_in && !bad_out) forget_cured(view_);
   if (bad_out) note_last_number(view_);
   if (bad_in || !questions_.empty()) note_question(view_);
   return view_;

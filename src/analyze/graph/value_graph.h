@@ -88,6 +88,10 @@ class ValueGraph {
   // The step that ended was given up by the program: the last number that it made is what it is judged by; where the
   // program `stopped` at it, what it looked at last. Before on_step_end(). True: that was bad, and nobody had meant it.
   bool judge_unfinished(std::uint32_t step, bool stopped);
+  // The same of a step in which nothing was trained. What its model gave is marked. Beside that a single NaN counts
+  // that the program made of it, and what it made last where the program `ends`, unless something read it and came out
+  // finite.
+  bool judge_forward(std::uint32_t step, bool ends, bool stopped);
   void on_end_of_life(std::uint64_t storage) { values_.free_storage(storage); }
   void on_loss_of_records() { lost_records_ = true; }
   void on_samples(const SampleIdsRecord& record);
@@ -99,7 +103,10 @@ class ValueGraph {
   bool made_bad_number() const { return last_number_.bad; }      // ... a number that is not finite
   bool step_is_bad() const { return !hit_in_step_.empty(); }     // the one at hand has, so far
   bool gradients_are_bad() const { return backward_is_bad_ || !bad_gradients_.empty(); }
-  bool validation_is_bad() const { return last_validated_.bad; }  // ... what was computed with gradients off
+  // ... what was computed with gradients off, or by a model where nothing is trained
+  bool validation_is_bad() const { return last_validated_.bad || (!trained_ && last_given_.bad); }
+  bool trained() const { return trained_; }  // a backward, an optimizer or what belongs to them was seen
+  void note_trained() { trained_ = true; }
   std::uint32_t step() const { return step_; }
 
   const Value* value(ValueId id) { return values_.find(id); }
@@ -171,6 +178,7 @@ class ValueGraph {
   void mark_unscaled();
   void note_last_number(const OpInView& op);
   void note_question(const OpInView& op);
+  void forget_cured(const OpInView& op);
   void judge_validation();
   bool may_be_singular(const Birth& birth) const;
   void note_swallowed(const OpInView& op, const OpRef& at);
@@ -212,6 +220,8 @@ class ValueGraph {
     Value value;
   };
   LastNumber last_number_, last_validated_;
+  LastNumber last_alone_, last_given_;  // as long as nothing was trained: a single NaN outside of modules; by a model
+  bool trained_ = false;
   LastNumber looked_at_;  // ... about which it made a yes or no, and that no op made finite again
   std::map<ValueId, ValueId> questions_;  // what is no floating number and was made of what is bad: of which value
   std::uint32_t suspect_until_ = 0;             // last step in which descent from a change counts

@@ -8,6 +8,11 @@
 #include "src/analyze/graph/value_graph.h"
 
 namespace nanhunt::analyze {
+namespace {
+
+constexpr std::string_view kOutside = "<loss>";
+
+}  // namespace
 
 void ValueGraph::note_sizes(TensorRole kind, LayoutId id) {
   constexpr std::size_t kMaxLayouts = 1u << 16;
@@ -102,7 +107,10 @@ void ValueGraph::on_mark(const MarkRecord& mark) {
   if (mark.kind == TensorRole::kBoundaryGradient && value->made_in == Phase::kData) value->made_step = mark.step;
   if (mark.kind == TensorRole::kBoundaryGradient && mark.path != 0) bad_gradients_.push_back(mark.path);
   if (is_sink(mark.kind)) hit_sink(*value, mark.kind, mark.path, mark.step);
-  if (mark.kind == TensorRole::kOutput && (value->bad & kBadNaN) != 0) last_validated_ = {true, *value};
+  const bool alone = !trained_ && value->stats.numel == 1 && value->deliberate == Deliberate::kNo;
+  // A forward may still turn out to be a training's.
+  if (mark.kind == TensorRole::kOutput && ((value->bad & kBadNaN) != 0 || alone))
+    (trained_ || value->made_in != Phase::kForward ? last_validated_ : last_given_) = {true, *value};
 }
 
 namespace {
@@ -260,6 +268,23 @@ void ValueGraph::note_last_number(const OpInView& op) {
                                    : one || nan;
     if (!counts) continue;
     (validation ? last_validated_ : last_number_) = {true, *value};
+    const std::string module = names_.text(op.record->module);
+    if (!trained_ && one && nan && (module.empty() || module == kOutside)) last_alone_ = {true, *value};
+  }
+}
+
+// Something that is finite was made of it: it was meant (a mask, nan_to_num), or nobody selects it.
+void ValueGraph::forget_cured(const OpInView& op) {
+  const bool floating = std::any_of(op.out.begin(), op.out.end(), [&](const Value* out) {
+    const LayoutRecord* layout = out == nullptr ? nullptr : names_.layout(out->layout);
+    return layout != nullptr && is_floating(layout->dtype);
+  });
+  if (!floating) return;
+  for (const Value* read : op.in) {
+    if (read == nullptr || read->bad == 0) continue;
+    for (LastNumber* last : {&last_number_, &last_alone_}) {
+      if (last->bad && last->value.storage == read->storage) last->bad = false;
+    }
   }
 }
 
@@ -298,6 +323,16 @@ bool ValueGraph::judge_unfinished(std::uint32_t step, bool stopped) {
   if (!last.bad) return false;
   hit_sink(last.value, TensorRole::kOutput, last.value.name, step);
   return true;
+}
+
+bool ValueGraph::judge_forward(std::uint32_t step, bool ends, bool stopped) {
+  for (const LastNumber& last : {stopped && looked_at_.bad ? looked_at_ : LastNumber{}, ends ? last_number_ : LastNumber{},
+                                 last_given_, last_alone_, last_validated_}) {
+    if (!last.bad) continue;
+    hit_sink(last.value, TensorRole::kOutput, last.value.name, step);
+    return true;
+  }
+  return false;
 }
 
 void ValueGraph::judge_validation() {
@@ -387,7 +422,7 @@ void ValueGraph::judge_hits(const StepOutcome& outcome, bool bad_unseen) {
 std::uint64_t ValueGraph::on_step_end(const StepRecord& step, const StepOutcome& outcome, bool bad_unseen) {
   mark_unscaled();
   judge_validation();
-  last_number_.bad = looked_at_.bad = backward_is_bad_ = false;
+  last_number_.bad = last_given_.bad = last_alone_.bad = looked_at_.bad = backward_is_bad_ = false;
   questions_.clear();
   judge_hits(outcome, bad_unseen);
   step_over_ = true;

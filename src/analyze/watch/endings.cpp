@@ -13,6 +13,7 @@ void Endings::on_step_end(const StepRecord& step, bool bad) {
   ++steps_;
   const bool raised = step.ending == StepEnding::kException || step.ending == StepEnding::kOptimizer;
   exception_ = raised ? names_.text(step.message) : "";  // whoever caught it went on
+  if (step.ending == StepEnding::kForward) return;
   if (step.ending == StepEnding::kOptimizer) {
     ++finished_;
     last_good_ = step.step;
@@ -41,6 +42,7 @@ std::string Endings::sentence(std::uint32_t step, const Ending& ending) const {
     case StepEnding::kExit:
       return fmt::format("The program stopped here: it ended itself in step {}.{}", step, said);
     case StepEnding::kEnd:
+    case StepEnding::kForward:
     case StepEnding::kOptimizer:
       break;
   }
@@ -54,7 +56,7 @@ std::uint64_t Endings::given_up_in(std::uint32_t first, std::uint32_t last) cons
   return count;
 }
 
-void Endings::conclude(std::vector<Finding>& findings) const {
+void Endings::conclude(std::vector<Finding>& findings, bool trained) const {
   for (Finding& f : findings) {
     if (f.severity != Severity::kFault) continue;
     const auto at = std::find_if(endings_.begin(), endings_.end(), [&](const auto& one) {
@@ -62,7 +64,7 @@ void Endings::conclude(std::vector<Finding>& findings) const {
     });
     if (at == endings_.end()) continue;
     // Where a program ends in order, its last validation is what comes after the last optimizer.
-    if (f.place.phase == Phase::kValidation && at->second.how == StepEnding::kEnd) continue;
+    if ((f.place.phase == Phase::kValidation || !trained) && at->second.how == StepEnding::kEnd) continue;
     const std::string text = sentence(at->first, at->second);
     f.explanation = f.explanation.empty() ? text : text + " " + f.explanation;
     // The program saw it and went on, and what came later was sound: it handles such steps by design.

@@ -19,7 +19,7 @@ class Endings {
   // `bad`: what it ended with was not finite.
   void on_step_end(const StepRecord& step, bool bad);
   // Adds to findings what the program did about them. What it skipped and got over is a warning.
-  void conclude(std::vector<Finding>& findings) const;
+  void conclude(std::vector<Finding>& findings, bool trained) const;
   void fill_coverage(Coverage& coverage) const;
   std::uint64_t finished() const { return finished_; }  // steps that an optimizer ended
 

@@ -11,7 +11,7 @@ constexpr auto kStepFields = fields(delta("step", &StepRecord::step),
                                     f64("scale", &StepRecord::scale).meaning(Means::kUnknownIfNan),
                                     seq("end_seq", &StepRecord::end_seq),
                                     delta("wall_ns", &StepRecord::wall_ns, " (volatile)"),
-                                    one_of("ending", &StepRecord::ending, StepEnding::kEnd, step_ending_name),
+                                    one_of("ending", &StepRecord::ending, StepEnding::kForward, step_ending_name),
                                     id("message", &StepRecord::message));
 
 bool step_before(const RecordBatch& batch, std::size_t row, const OpRecord& op) {

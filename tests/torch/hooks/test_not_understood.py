@@ -329,7 +329,7 @@ else:
 
 @needs_cli
 @pytest.mark.parametrize(("none", "bad", "skips", "words", "code"),
-                         [(True, False, False, "no training step was seen", 5),
+                         [(True, False, False, "no model was called", 5),
                           (False, False, False, "No harmful NaN or Inf", 0), (False, True, False, "is given NaN", 0),
                           (True, False, True, "what trained in other threads was not watched", 5),
                           (False, False, True, "warning: invalid at aten::log", 0)],

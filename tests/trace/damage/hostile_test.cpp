@@ -130,7 +130,7 @@ TEST_F(Hostile, enumerations_and_ids_out_of_range_are_refused) {
   refuse(trace::kOps, [](RecordBatch& b) { b.ops[0].module = trace::kMaxTableId + 1; });
   refuse(trace::kOps, [](RecordBatch& b) { b.inputs[0].role = static_cast<ArgRole>(5); });
   refuse(trace::kOps, [](RecordBatch& b) { b.outputs[0].slot = 0xffffffffu; });
-  refuse(trace::kSteps, [](RecordBatch& b) { b.steps[0].ending = static_cast<StepEnding>(5); });
+  refuse(trace::kSteps, [](RecordBatch& b) { b.steps[0].ending = static_cast<StepEnding>(6); });
   refuse(trace::kMarks, [](RecordBatch& b) { b.marks[0].kind = static_cast<TensorRole>(8); });
   refuse(trace::kLayouts, [](RecordBatch& b) { b.layouts[0].dtype = static_cast<DType>(10); });
   refuse(trace::kLayouts, [](RecordBatch& b) { b.layouts[0].sizes = {-1}; });

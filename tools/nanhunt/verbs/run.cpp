@@ -252,8 +252,8 @@ class RunVerb final : public Verb {
       for (const std::string& failure : log.failures) say("could not attach: " + failure);
       say("nothing was recorded; the run itself was not disturbed.");
     } else if (log.attached > 0) {
-      say("nothing was recorded: torch was imported, but no training step was seen (no module called with gradients "
-          "on, no optimizer stepped).");
+      say("nothing was recorded: torch was imported, but no model was called (no module that has parameters), and no "
+          "optimizer stepped.");
     } else if (log.started > 0) {
       say("nothing was recorded: " + (log.started == 1 ? "the Python that ran did not import torch."
                                                        : "none of the " + std::to_string(log.started) +

@@ -98,11 +98,17 @@ def _stay_interrupted() -> None:
             exec("raise KeyboardInterrupt")
 
 
+def _is_done(*status: Any) -> bool:
+    """A program that trains nothing says that all went well: its last forward is over."""
+    return _session is not None and _session.state.course in lib.INFERS and not any(status)
+
+
 def _sys_exit(*status: Any) -> Any:
     # A program may catch what this raises and go on: then the next forward begins another step.
     leave = _exit
     assert leave is not None
-    _end_run(lib.BY_EXIT, lambda: f"sys.exit({', '.join(map(repr, status))})")
+    if not _is_done(*status):
+        _end_run(lib.BY_EXIT, lambda: f"sys.exit({', '.join(map(repr, status))})")
     try:
         return leave(*status)
     except BaseException as ending:
@@ -117,7 +123,8 @@ def _os_exit(*status: Any, **named: Any) -> Any:
         session = _session
         if session is not None and not session.dead and os.getpid() == session.pid and session.hears():
             session.hurries = True  # whoever ends like this may do so because a device does not answer
-            _end_run(lib.BY_EXIT, lambda: f"os._exit({', '.join(map(repr, (*status, *named.values())))})")
+            if not _is_done(*status):
+                _end_run(lib.BY_EXIT, lambda: f"os._exit({', '.join(map(repr, (*status, *named.values())))})")
             session.close()
     finally:
         end(*status, **named)

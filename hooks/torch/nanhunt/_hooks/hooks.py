@@ -243,22 +243,27 @@ def _begin_root(session: Session, module: torch.nn.Module, args: tuple[Any, ...]
     try:
         if session.tracker.unsure and not _in_backward:
             session.tracker.called.add(module)
-        if _in_backward or not _trainable(module):
+        if _in_backward:
             return None
-        function = "" if torch.is_grad_enabled() else function_around()
-        if not torch.is_grad_enabled() and not function:
-            if session.recorder is not None:
+        trainable, with_gradients = _trainable(module), torch.is_grad_enabled()
+        function = function_around() if trainable and not with_gradients else ""
+        learns = trainable and (with_gradients or function != "")
+        if session.state.course != lib.TRAINS and session.inference.begins_forward(module, learns, args, kwargs):
+            pass
+        elif not learns:
+            if session.recorder is not None and trainable:
                 session.begins_work(module)
                 session.state.phase = lib.VALIDATION
                 _validated = module
             return None
-        if session.tracker.passed:
-            session.begins_work(module)
-        if session.judge.is_open():
-            if session.updates_by_hand():
-                session.end_by_hand()
-            elif session.gives_up():
-                session.unfinished(lib.BY_NEXT_FORWARD)
+        else:
+            if session.tracker.passed:
+                session.begins_work(module)
+            if session.judge.is_open():
+                if session.updates_by_hand():
+                    session.end_by_hand()
+                elif session.gives_up():
+                    session.unfinished(lib.BY_NEXT_FORWARD)
         if session.recorder is None and session.open() is None:
             return None
         if session.state.step != _step_of_calls:
@@ -290,7 +295,9 @@ def _root_left(session: Session, call: RootCall, output: Any) -> None:
     _root, _follow.mode = None, calls.ASK
     if session.threads.watched == _this_thread() or session.hears():
         session.notify("on_root_exit", call, output)
-        session.state.phase = lib.LOSS
+        session.state.phase = lib.FORWARD if session.state.course in lib.INFERS else lib.LOSS
+        if session.state.course != lib.TRAINS:
+            session.notify("on_validated", call.module, output)
 
 
 def _trainable(module: torch.nn.Module) -> bool:
@@ -350,6 +357,8 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
         kwargs = {**kwargs, "tensors": tuple(kwargs["tensors"])}
     bound = _bind_backward(*args, **kwargs)
     tensors = bound["tensors"]
+    if session.state.course != lib.TRAINS and _root is None:
+        without_modes(session.inference.begin_training)
     without_modes(_begin_backward, session, bound)
     before, session.state.phase = session.state.phase, lib.BACKWARD
     if session.places is not None and session.tap is not None:
@@ -500,8 +509,10 @@ def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> An
     if id(optimizer) in _steps_of:
         _steps_of[id(optimizer)] += 1
         return None
-    _steps_of[id(optimizer)] = 0
     try:
+        if session.state.course != lib.TRAINS:
+            session.inference.begin_training()
+        _steps_of[id(optimizer)] = 0
         session.optimizer_ran = True
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if not callable(closure):

@@ -281,9 +281,18 @@ class StepWatch(Listener):
         for path in bad:
             self.session.judge.note(step, lib.MARK_GRADIENT, False, path.encode())
 
-    # Calls with gradients off.
+    # Calls with gradients off, and those of a program that trains nothing.
     def on_validated(self, module: torch.nn.Module, output: Any) -> None:
+        session = self.session
+        infers, held = session.state.course in lib.INFERS, session.mode is StepMode.HELD
+        if infers and held and session.state.held:  # nothing is NaN, else somebody had its rows
+            self._validation.seen = True
+            return
         self._validation.on_output(output)
+        if session.state.course == lib.UNKNOWN and session.state.phase != lib.VALIDATION:
+            self._validation.wait()
+        if infers and held and self._validation.first and self.bad_steps.may_keep(session.step):
+            self.bad_steps.keep()
 
     def before_unfinished(self) -> None:
         if self._validation.judge():
@@ -297,6 +306,10 @@ class StepWatch(Listener):
 
     def on_unfinished(self, ending: int) -> None:
         """What the program has in hand is read now; operations are held, or nothing else is known."""
+        if self.session.state.course in lib.INFERS and ending == lib.ENDED:
+            if self.session.mode is StepMode.HELD and not self.session.state.held:
+                self.bad_steps.keep()
+            return
         self._boundary()  # where a backward came
         if self.session.judge.bad(self.session.step):
             return
@@ -334,9 +347,12 @@ class StepWatch(Listener):
         session, facts = self.session, self.session.facts
         if (self._validation.seen or self._validation.first) and self._validation.judge():
             session.judge.note(step, lib.MARK_OUTPUT, False, self._validation.first.encode())
+            session.inference.was_bad = True
             if session.mode is StepMode.HELD and self.bad_steps.may_keep(step):
                 self.bad_steps.keep()
-        self._validation.first = ""
+            elif session.mode is StepMode.UNHEARD and session.state.course in lib.INFERS:
+                self.bad_steps.tell_not_heard(step)
+        self._validation.forget()
         whole = self._device_boundary.passed
         if session.overran:
             session.judge.carry_over(step)

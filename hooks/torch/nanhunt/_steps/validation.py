@@ -9,6 +9,7 @@ import torch
 
 from nanhunt import _library as lib
 from nanhunt._device import is_away
+from nanhunt._device_reader import UNREAD
 from nanhunt._nested import tensors_in
 from nanhunt._tap.tap_library import unheard
 
@@ -22,14 +23,27 @@ class Validation:
         self._session, self._reader = session, reader
         self.seen = False  # in this step
         self.first = ""     # what is bad
+        self._waits = ""    # ... should the program turn out to train nothing
 
     def on_output(self, output: Any) -> None:
         self.seen = True
-        here = [t for _, t in tensors_in(output) if t.is_floating_point() and not is_away(t)]
+        given = [t for _, t in tensors_in(output) if t.is_floating_point()]
+        here = [t for t in given if not is_away(t)]
+        if len(here) < len(given) and self._session.state.course in lib.INFERS:
+            self._session.note(UNREAD + "what forwards gave on a device is read at level ops alone")
         bad = self._reader.bad_among([(lib.MARK_OUTPUT, "", t) for t in here])
         # An infinity among many is a mask as likely as not.
-        if bad and any(t.numel() == 1 or _has_nan(t) for t in here):
+        if bad and any(t.numel() == 1 or has_nan(t) for t in here):
             self.first = self.first or "what a model gave"
+        if self._session.state.course in lib.INFERS:
+            self.first = self.first or self._waits
+
+    def wait(self) -> None:
+        """What is bad so far was given by a call that may be a training's first."""
+        self.seen, self.first, self._waits = False, "", self._waits or self.first
+
+    def forget(self) -> None:
+        self.first = self._waits = ""
 
     def judge(self) -> bool:
         """Whether what was computed so far is bad."""
@@ -40,6 +54,6 @@ class Validation:
         return bool(self.first)
 
 
-def _has_nan(t: torch.Tensor) -> bool:
+def has_nan(t: torch.Tensor) -> bool:
     with unheard():
         return bool(torch.isnan(t).any())

@@ -128,6 +128,11 @@ class Tap:
             pass_by(True)
             self.library.on(self.handle)
 
+    def stay_on(self) -> None:
+        """An inference mode in which it was switched on is left: with it a thread's switch goes back to what it was."""
+        if self.is_on and self._thread == threading.get_ident():
+            self.library.on(self.handle)
+
     def off(self) -> None:
         if self.is_on:
             self.is_on = False

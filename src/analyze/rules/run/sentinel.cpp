@@ -21,7 +21,7 @@ namespace {
 using Riddle = SentinelWatch::Riddle;
 
 // "the loss and gradients (first: fc1.weight)".
-std::string bad_parts(std::uint32_t bad, const std::string& first_path) {
+std::string bad_parts(std::uint32_t bad, const std::string& first_path, bool trained = true) {
   std::vector<std::string> parts;
   const auto add = [&](std::uint32_t which, const char* words) {
     if ((bad & which) != 0) parts.emplace_back(words);
@@ -33,7 +33,7 @@ std::string bad_parts(std::uint32_t bad, const std::string& first_path) {
   add(role_bit(TensorRole::kParameter), "parameters");
   add(role_bit(TensorRole::kState), "optimizer state");
   add(role_bit(TensorRole::kBuffer), "buffers");
-  add(role_bit(TensorRole::kOutput), "what a validation computed");
+  add(role_bit(TensorRole::kOutput), trained ? "what a validation computed" : "what a forward gave");
   std::string text = join(parts, 8, " and ");
   if (!first_path.empty()) text += fmt::format(" (first: {})", first_path);
   return text;
@@ -60,7 +60,7 @@ Phase phase_of(std::uint32_t bad) {
   return Phase::kOptimizer;
 }
 
-void add_sinks(Finding& f, std::uint32_t bad, const std::string& first_path) {
+void add_sinks(Finding& f, std::uint32_t bad, const std::string& first_path, bool trained) {
   const auto add = [&](TensorRole kind, const char* words) {
     if ((bad & role_bit(kind)) != 0) f.sinks.emplace_back(words);
   };
@@ -69,7 +69,7 @@ void add_sinks(Finding& f, std::uint32_t bad, const std::string& first_path) {
   add(TensorRole::kParameter, "parameters");
   add(TensorRole::kState, "optimizer state");
   add(TensorRole::kBuffer, "buffers");
-  add(TensorRole::kOutput, "what a validation computed");
+  add(TensorRole::kOutput, trained ? "what a validation computed" : "what a forward gave");
   if (f.sinks.size() == 1 && !first_path.empty() && f.sinks[0] != "loss") f.sinks[0] += " (" + first_path + ")";
 }
 
@@ -165,11 +165,11 @@ void report_not_reproducible(Finding& f, const Riddle& riddle) {
   f.evidence.push_back(riddle.replay->text);
 }
 
-void report_unexplained(Finding& f, const Riddle& riddle) {
+void report_unexplained(Finding& f, const Riddle& riddle, bool trained) {
   f.cls = FindingClass::kUnexplained;
   f.confidence = Confidence::kInferred;
   f.title = fmt::format("Step {} was bad in {}, and what made it so was not recorded", riddle.first,
-                        bad_parts(riddle.bad, riddle.first_path));
+                        bad_parts(riddle.bad, riddle.first_path, trained));
   f.explanation = "The sentinel saw it, and the step was not replayed.";
   if (riddle.replay && riddle.replay->result == ReplayResult::kRefused) {
     const Refusal refusal = refusal_of(riddle.replay->text);
@@ -207,7 +207,7 @@ void report_between(Finding& f, const Riddle& riddle, const StepStory& story) {
   if (!all_known) f.advice.insert(f.advice.begin(), make_advice("look-at-other-ranks"));
 }
 
-Finding finding_of(const Riddle& riddle, const StepStory* story) {
+Finding finding_of(const Riddle& riddle, const StepStory* story, bool trained) {
   Finding f;
   f.severity = Severity::kFault;
   f.place.step = f.first_step = f.last_step = riddle.first;
@@ -226,10 +226,10 @@ Finding finding_of(const Riddle& riddle, const StepStory* story) {
   } else if (riddle.tried()) {
     report_not_reproducible(f, riddle);
   } else {
-    report_unexplained(f, riddle);
+    report_unexplained(f, riddle, trained);
   }
   if (is_calibration(riddle)) report_calibration(f, riddle);
-  add_sinks(f, riddle.bad, riddle.first_path);
+  add_sinks(f, riddle.bad, riddle.first_path, trained);
   if (riddle.last > riddle.first)
     f.evidence.push_back(fmt::format("So it stayed until step {}.", riddle.last));
   return f;
@@ -259,22 +259,24 @@ void add_harm(Finding& f, const std::map<std::uint32_t, SentinelWatch::Harm>& ha
 }
 
 // A validation that is bad once more, whose operations were not kept, is no second fault.
-bool validates_again(std::vector<Finding>& findings, const Riddle& riddle) {
+bool validates_again(std::vector<Finding>& findings, const Riddle& riddle, bool trained) {
   if ((riddle.all_bad & ~kLoadedBits) != role_bit(TensorRole::kOutput)) return false;
   const auto first = std::find_if(findings.begin(), findings.end(), [&](const Finding& f) {
-    return f.severity != Severity::kInfo && f.place.op && f.place.phase == Phase::kValidation && began(f) < riddle.first;
+    return f.severity != Severity::kInfo && f.place.op && (f.place.phase == Phase::kValidation || !trained) &&
+           began(f) < riddle.first;
   });
   if (first == findings.end()) return false;
   first->bad_steps.count += riddle.count;
   first->bad_steps.last = std::max(first->bad_steps.last, riddle.last);
-  first->evidence.push_back(fmt::format("In step {} a validation was bad again, whose operations were not kept.", riddle.first));
+  first->evidence.push_back(fmt::format("In step {} a {} was bad again, whose operations were not kept.", riddle.first,
+                                        trained ? "validation" : "forward"));
   return true;
 }
 
 }  // namespace
 
 void report_sentinel(std::vector<Finding>& findings, const SentinelWatch& sentinel, const std::vector<Growth>& growths,
-                     const RankVerdict& others) {
+                     const RankVerdict& others, bool trained) {
   for (Finding& f : findings) {
     add_harm(f, sentinel.harms());
     if (!f.place.op && f.cls != FindingClass::kExploding) continue;
@@ -320,8 +322,8 @@ void report_sentinel(std::vector<Finding>& findings, const SentinelWatch& sentin
     });
     const auto story = others.steps.find(i);
     if (story != others.steps.end() && story->second.carried) continue;
-    if (validates_again(findings, riddle)) continue;
-    Finding f = finding_of(riddle, story == others.steps.end() ? nullptr : &story->second);
+    if (validates_again(findings, riddle, trained)) continue;
+    Finding f = finding_of(riddle, story == others.steps.end() ? nullptr : &story->second, trained);
     if (story != others.steps.end()) report_rank_propagation(f, story->second.arrivals, others.rank);
     f.bad_steps.count += more;
     f.bad_steps.unwatched += unwatched;

@@ -13,7 +13,8 @@
 namespace nanhunt::analyze {
 
 // Adds what replays say of findings, and the findings for what no replay showed. `growths`: training that diverged.
+// `trained`: else each step is a forward.
 void report_sentinel(std::vector<Finding>& findings, const SentinelWatch& sentinel, const std::vector<Growth>& growths,
-                     const RankVerdict& others);
+                     const RankVerdict& others, bool trained);
 
 }  // namespace nanhunt::analyze

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that train nothing: each call of an outermost module is a step. Whether one trains shows when it does: by a
+backward, an optimizer's step, or a call with gradients on once there is an optimizer. What was recorded until then is
+an attempt of its own, which goes unless something was bad in it, so that training begins with step 0."""
+from __future__ import annotations
+
+import json
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nanhunt import _library as lib
+from nanhunt._load import render
+from nanhunt._names import first_parameter
+from nanhunt._nested import tensors_in
+from nanhunt._step_mode import StepMode
+from nanhunt._steps.validation import has_nan
+
+if TYPE_CHECKING:
+    from nanhunt._session import Session
+
+
+class Inference:
+    """Of one session, whose `state.course` it writes."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._called: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # while nothing is known
+        self.was_bad = False
+
+    def begins_forward(self, module: torch.nn.Module, learns: bool, args: Any, kwargs: Any) -> bool:
+        """Before an outermost module is called, and nothing was trained: whether the call is a step of its own. The one
+        before it is over then. `learns`: a backward may follow."""
+        session, state = self._session, self._session.state
+        if learns and (len(session.tracker.alive) or state.course == lib.FORWARDS):
+            self.begin_training(lib.TRAINS if len(session.tracker.alive) else lib.UNKNOWN)
+            return False
+        if first_parameter(module) is None:
+            return False
+        if state.course == lib.UNKNOWN:
+            if not self._is_another(module, learns):
+                return False
+            state.course = lib.FORWARDS_WITH_GRADIENTS if learns else lib.FORWARDS
+            session.notify("on_validated", module, ())  # what the first call gave counts
+        if session.judge.is_open() or len(self._called):
+            self._called.clear()
+            if self._are_bad(args, kwargs):
+                state.left_bad = 1
+            session.end_step(ending=lib.BY_FORWARD)
+        if session.tap is not None:
+            session.tap.stay_on()
+        return True
+
+    def _is_another(self, module: torch.nn.Module, learns: bool) -> bool:
+        """Whether the call says that nothing is trained: the second one with gradients on, or one with gradients off.
+        Where a training may have begun, with a teacher or a frozen encoder perhaps: the second one of that."""
+        session = self._session
+        if learns:
+            return bool(session.judge.is_open())
+        if not len(session.tracker.alive) and not session.judge.is_open() or module in self._called:
+            return True
+        self._called.add(module)
+        return False
+
+    def _are_bad(self, args: Any, kwargs: Any) -> bool:
+        """Whether the step that is over has made what is not finite, and the next forward is given such numbers."""
+        session = self._session
+        if session.mode is not StepMode.HELD or session.state.held:  # a held step whose rows nobody has made no NaN
+            return False
+        given = [t for _, t in tensors_in((args, kwargs)) if t.is_floating_point() and t.is_cpu]
+        return any(has_nan(t) for t in given)
+
+    def begin_training(self, course: int = lib.TRAINS) -> None:
+        session = self._session
+        if session.state.course in lib.INFERS:
+            from nanhunt._attach import begin_again
+
+            begin_again(session)
+        session.state.course = course
+
+    def is_kept(self) -> bool:
+        """Whether what was recorded, which is over, has a fault."""
+        recorder = self._session.recorder
+        if recorder is None or not self.was_bad and not recorder.bad_since(0):
+            return False
+        self._session.flush()
+        return bool(json.loads(render(recorder.folder(), "json"))["verdict"]["status"] == "fault")
