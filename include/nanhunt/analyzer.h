@@ -180,6 +180,7 @@ struct Finding {
   std::uint64_t occurrence_count = 1;
   std::uint32_t first_step = 0, last_step = 0;  // of these
   BadSteps bad_steps;
+  std::string cause;        // in a few words: "0/0", "log of 0"; "": the class says it
   std::string title;        // one sentence: what happened where
   std::string explanation;  // a few sentences: why
   std::optional<TensorSummary> tensor;  // the bad output (or the batch tensor, the parameter ...)

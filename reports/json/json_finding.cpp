@@ -6,6 +6,7 @@
 
 #include "reports/json/json_values.h"
 #include "reports/views/report_model.h"
+#include "reports/views/wording.h"
 #include "src/trace/cells.h"
 
 namespace nanhunt::reports {
@@ -238,6 +239,7 @@ json finding_to_json(const Finding& f) {
   out["occurrences"] = {
       {"count", json_count(f.occurrence_count)}, {"first_step", f.first_step}, {"last_step", f.last_step}};
   out["bad_steps"] = bad_steps_to_json(f.bad_steps);
+  out["cause"] = json_text(f.cause.empty() ? class_phrase(f.cls) : std::string_view(f.cause));
   out["title"] = json_text(f.title);
   out["explanation"] = json_text(f.explanation);
   out["tensor"] = f.tensor ? tensor_to_json(*f.tensor) : json();

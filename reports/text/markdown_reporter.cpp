@@ -21,35 +21,6 @@ constexpr std::size_t kFramesInIssue = 6, kEvidenceInIssue = 6, kAdviceInIssue =
 constexpr std::size_t kAnnotations = 10;  // of each kind: what GitHub shows of one step
 constexpr std::size_t kMessageLimit = 2000;
 
-// Nothing in it is markup any more. An empty comment keeps a mention, a number of an issue or an address from becoming a
-// link.
-std::string prose(std::string_view text) {
-  std::string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    switch (c) {
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '&': out += "&amp;"; break;
-      case '\\': case '`': case '*': case '_': case '[': case ']': case '|': case '~': case '!': case '$':
-        out += '\\';
-        out += c;
-        break;
-      case '@': case '#': out += c; out += "<!-- -->"; break;
-      case ':':
-        out += c;
-        if (i + 1 < text.size() && text[i + 1] == '/') out += "<!-- -->";
-        break;
-      case '.':
-        if (i >= 3 && text.substr(i - 3, 3) == "www") out += "<!-- -->";
-        out += c;
-        break;
-      default: out += c;
-    }
-  }
-  return out;
-}
-
 std::size_t longest_run(std::string_view text, char c) {
   std::size_t longest = 0, run = 0;
   for (const char one : text) {
@@ -70,6 +41,42 @@ std::string code(std::string_view text) {
   }
   const bool padded = text.front() == '`' || text.back() == '`' || fence.size() > 1;
   return fence + (padded ? " " : "") + inside + (padded ? " " : "") + fence;
+}
+
+// Would GitHub make a link or a mention of it?
+bool may_link(std::string_view word) {
+  return word.find_first_of("@#") != word.npos || word.find(":/") != word.npos || word.find("www.") != word.npos;
+}
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '<': out += "&lt;"; break;
+      case '>': out += "&gt;"; break;
+      case '&': out += "&amp;"; break;
+      case '\\': case '`': case '*': case '_': case '[': case ']': case '|': case '~': case '!': case '$':
+        out += '\\';
+        out += c;
+        break;
+      default: out += c;
+    }
+  }
+  return out;
+}
+
+// Nothing in it is markup any more: a word that could become a link or a mention is code.
+std::string prose(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t space = std::min(text.find(' '), text.size());
+    const std::string_view word = text.substr(0, space);
+    out += may_link(word) ? code(word) : escaped(word);
+    if (space == text.size()) break;
+    out += ' ';
+    text.remove_prefix(space + 1);
+  }
+  return out;
 }
 
 void row(std::string& out, std::string_view label, const std::string& value) {
@@ -219,7 +226,10 @@ void annotate(std::string& out, std::string_view kind, const At& at, std::string
 std::string render_markdown(const Analysis& analysis) {
   const ReportModel model = make_report_model(analysis);
   std::string out;
-  if (model.origin && !model.origin->change.empty()) out += "**" + prose(model.origin->change) + "**\n\n";
+  if (model.origin && !model.origin->change.empty()) {
+    const std::string& at = model.origin->called_from;
+    out += "**" + (at.empty() ? "" : "At " + code(at) + ": ") + prose(model.origin->cure) + "**\n\n";
+  }
   out += prose(model.verdict_word) + ": " + prose(model.headline) + "\n";
   if (model.origin) {
     const std::vector<std::string> none;

@@ -210,10 +210,10 @@ std::string steps_text(std::uint32_t first, std::uint32_t last) {
                        : "from step " + format_count(first) + " to step " + format_count(last);
 }
 
-// "once, in step 3"
+// "it began in step 3": what is bad in later steps follows from it, or was not watched.
 std::string how_often(const Finding& f) {
   if (f.occurrence_count <= 1 && f.bad_steps.count <= 1) return "";
-  if (f.occurrence_count <= 1) return "once, " + steps_text(f.first_step, f.first_step);
+  if (f.occurrence_count <= 1) return "it began " + steps_text(f.first_step, f.first_step);
   return "in " + plural(f.occurrence_count, "step", "steps") + ", " + steps_text(f.first_step, f.last_step);
 }
 
@@ -257,7 +257,7 @@ FindingView view_finding(const Finding& f, bool many_ranks) {
   view.severity = f.severity;
   view.severity_word = severity_word(f.severity);
   view.class_name = finding_class_name(f.cls);
-  view.class_phrase = class_phrase(f.cls);
+  view.class_phrase = f.cause.empty() ? std::string(class_phrase(f.cls)) : clip(f.cause, kNameLimit);
   view.class_explanation = class_explanation(f.cls);
   view.title = clip(f.title, kSentenceLimit);
   if (view.title.empty()) view.title = view.class_explanation;

@@ -106,23 +106,6 @@ std::string format_dims(const std::vector<std::int64_t>& dims, std::size_t limit
   return text + "]";
 }
 
-std::string shell_word(std::string_view text) {
-  const bool plain = !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           std::string_view("_-./+=:@%,").find(c) != std::string_view::npos;
-  });
-  if (plain) return std::string(text);
-  std::string out = "'";
-  for (const char c : text) {
-    if (c == '\'') {
-      out += "'\\''";
-    } else {
-      out += c;
-    }
-  }
-  return out + "'";
-}
-
 std::string join(const std::vector<std::string>& parts, std::string_view between) {
   std::string text;
   for (std::size_t i = 0; i < parts.size(); ++i) {

@@ -25,8 +25,6 @@ std::string format_short(double value, int digits = 6);           // significant
 std::string format_percent(double share);                         // "0.29 %"; "0 %" and "100 %" mean none and all
 std::string format_share(std::int64_t part, std::int64_t whole);  // "12 of 4,096 (0.29 %)"
 std::string format_dims(const std::vector<std::int64_t>& dims, std::size_t limit = 16);  // "[128, 64]"
-// As one word of a command for a shell: in quotes where it needs them.
-std::string shell_word(std::string_view text);
 std::string join(const std::vector<std::string>& parts, std::string_view between);
 // "1 step", "2 steps"
 std::string plural(std::uint64_t n, std::string_view one, std::string_view many);

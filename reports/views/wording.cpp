@@ -52,6 +52,19 @@ std::string reached(const std::vector<std::string>& sinks) {
   return text;
 }
 
+// "The weights hold NaN from step 20 to step 149. "; "": they do not.
+std::string weights_text(const Finding& f) {
+  const auto first = std::find_if(f.chain.nodes.begin(), f.chain.nodes.end(),
+                                  [](const ChainNode& n) { return n.role == "sink" && n.op == "<parameter>"; });
+  if (first == f.chain.nodes.end()) return "";
+  const std::string what = first->nan > 0 ? "NaN" : "infinities";
+  const BadSteps& bad = f.bad_steps;
+  // With good steps in between something mended them.
+  const bool stays = bad.last > first->step && bad.count > std::uint64_t{bad.last} - bad.first;
+  if (!stays) return "The weights held " + what + " after step " + format_count(first->step) + ". ";
+  return "The weights hold " + what + " from step " + format_count(first->step) + " to step " + format_count(f.bad_steps.last) + ". ";
+}
+
 }  // namespace
 
 std::string_view class_phrase(FindingClass c) {
@@ -296,9 +309,10 @@ std::string matter_sentence(const Finding& finding) {
            " on: what it feeds learns nothing.";
   }
   if (finding.place.phase == Phase::kValidation && finding.unfinished) {
-    return "Yes, to what the validation tells. Training itself was not harmed by it.";
+    return "Only to what the validation tells. Training itself was not harmed by it.";
   }
-  return sinks.empty() ? "Yes. It does harm to training." : "Yes. Bad numbers reached " + sinks + ".";
+  if (sinks.empty()) return "Yes. It does harm to training.";
+  return "Yes. " + weights_text(finding) + "Bad numbers reached " + sinks + ".";
 }
 
 }  // namespace nanhunt::reports

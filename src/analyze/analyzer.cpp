@@ -15,6 +15,7 @@
 #include "src/analyze/watch/device_time.h"
 #include "src/analyze/watch/endings.h"
 #include "src/analyze/watch/eps_audit.h"
+#include "src/analyze/findings/aftermath.h"
 #include "src/analyze/findings/findings.h"
 #include "src/analyze/findings/ops_in_trace.h"
 #include "src/analyze/watch/layer_watch.h"
@@ -185,6 +186,7 @@ class AnalyzerImpl final : public RankPass {
   void add_audits(std::vector<Finding>& findings) const;
   void recommend_scale(ScalerSection& section, const std::vector<Finding>& findings) const;
   OpsInTrace ops_in_trace(const RunInfo& info, const TraceHealth& health) const;
+  void tell_unread_inputs(Analysis& analysis) const;
   void fill_coverage(Analysis& analysis, const RunInfo& info, const TraceHealth& health, const OpsInTrace& ops) const;
 
   AnalyzeOptions options_;
@@ -221,6 +223,7 @@ class AnalyzerImpl final : public RankPass {
   std::uint64_t dropped_ = 0, retired_ops_ = 0;
   std::optional<TimelineStep> bad_loss_;
   StepSet bad_losses_;
+  StepSet bad_steps_;  // something that is trained was not finite
 };
 
 void AnalyzerImpl::on_step(const StepRecord& told) {
@@ -267,6 +270,7 @@ void AnalyzerImpl::on_step(const StepRecord& told) {
   step.gradient_norm = norms.gradient;
   step.weight_norm = health != nullptr && std::isnan(norms.weight) ? health->weight_norm : norms.weight;
   timeline_.add(step);
+  if (bad_unseen || graph_.step_was_bad() || !std::isfinite(record.loss)) bad_steps_.add(record.step);
   endings_.on_step_end(record, ended_bad || (!finished && (bad_unseen || graph_.step_was_bad())));
   if (!finished || std::isfinite(record.loss)) return;
   if (!bad_loss_) bad_loss_ = step;
@@ -384,10 +388,6 @@ void AnalyzerImpl::fill_coverage(Analysis& analysis, const RunInfo& info, const 
   if (counts.lost_ops > retired_ops_) {
     coverage.unwatched.push_back(fmt::format("{} ops whose records are missing.", counts.lost_ops - retired_ops_));
   }
-  if (counts.unwatched_inputs > 0) {
-    coverage.unwatched.push_back(fmt::format("{} op inputs whose contents were not read, or whose records are missing.",
-                                             counts.unwatched_inputs));
-  }
   if (graph_.evicted() > 0) {
     coverage.unwatched.push_back(fmt::format("{} values that were given up to bound memory.", graph_.evicted()));
   }
@@ -418,6 +418,21 @@ void AnalyzerImpl::fill_coverage(Analysis& analysis, const RunInfo& info, const 
     coverage.not_modelled = {"Split-K reduction in fp16.", "TF32 rounding of inputs.",
                              "Intermediates kept by fused kernels."};
   }
+}
+
+// What operations were given and nobody read: which ones, and whether a finding rests on them.
+void AnalyzerImpl::tell_unread_inputs(Analysis& analysis) const {
+  const GraphCounts& counts = graph_.counts();
+  if (counts.unwatched_inputs == 0) return;
+  std::vector<std::string> ops;
+  for (const StringId op : counts.unread_by) ops.push_back(names_.text(op));
+  const bool doubted = std::any_of(analysis.findings.begin(), analysis.findings.end(), [](const Finding& f) {
+    return f.severity != Severity::kInfo && f.confidence == Confidence::kInferred;
+  });
+  analysis.coverage.unwatched.push_back(fmt::format(
+      "What {} of operations held (the first of {}): it was not read, or its records are missing. {}",
+      count_of(static_cast<std::int64_t>(counts.unwatched_inputs), "input"), join(ops, 3, " and "),
+      doubted ? "What is inferred may rest on it." : "No finding rests on it."));
 }
 
 void AnalyzerImpl::end(const TraceHealth& health) {
@@ -451,6 +466,7 @@ Analysis AnalyzerImpl::judge(const RunInfo& info, const TraceHealth& health, con
                                                    graph_.other_sizes()});
   const bool trained = analysis.coverage.trained;
   report_sentinel(analysis.findings, sentinel_, norms_.growths(), others, trained);
+  join_aftermath(analysis.findings, bad_steps_);
   endings_.conclude(analysis.findings, trained);
   analysis.findings.insert(analysis.findings.end(), others.findings.begin(), others.findings.end());
   const bool elsewhere = bad_loss_ && others.carried_from <= bad_loss_->step;
@@ -467,6 +483,8 @@ Analysis AnalyzerImpl::judge(const RunInfo& info, const TraceHealth& health, con
   for (Finding& lost : standstill_.findings()) analysis.findings.push_back(std::move(lost));
   add_audits(analysis.findings);
   advise_recording(analysis.findings, ops);
+  if (!info.framework.starts_with("torch")) name_no_functions_of_pytorch(analysis.findings);
+  tell_unread_inputs(analysis);
   for (Finding& finding : analysis.findings) {
     if (!trained) call_forward(finding);
     sources_.fill(finding);

@@ -16,6 +16,9 @@ std::string format_number(double value);
 // invisible characters become \u{...}. Everything else is kept as it is.
 std::string printable(std::string_view text);
 
+// `word` as a shell reads it back: in quotes where it must be.
+std::string shell_word(std::string_view word);
+
 // Where the name of a file within its package begins: past "site-packages/", say; 0: no installed package's.
 std::size_t package_path(std::string_view file);
 

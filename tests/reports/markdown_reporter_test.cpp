@@ -17,7 +17,7 @@ using ::testing::StartsWith;
 TEST(Markdown, a_fault_is_the_golden_issue) { expect_golden("fault.md.txt", render_markdown(make_fault_analysis())); }
 
 TEST(Markdown, begins_with_what_to_change) {
-  EXPECT_THAT(render_markdown(make_fault_analysis()), StartsWith("**At adam.py:88 (p.addcdiv\\_(m, v.sqrt() + eps)): "));
+  EXPECT_THAT(render_markdown(make_fault_analysis()), StartsWith("**At `adam.py:88`: "));
 }
 
 // Runs of backticks open code that ends at a run as long; a backslash before one takes its meaning.
@@ -52,11 +52,10 @@ TEST(Markdown, hostile_names_open_no_markup) {
   analysis.findings[0].title = "@someone #1 http://evil www.evil.example `code` [x](y) **b** <b> |";
   analysis.verdict.headline = analysis.findings[0].title;
   const std::string text = render_markdown(analysis);
-  std::string prose = outside_of_code(text);
-  for (std::size_t at = prose.find("<!-- -->"); at != std::string::npos; at = prose.find("<!-- -->")) prose.erase(at, 8);
+  const std::string prose = outside_of_code(text);
   EXPECT_EQ(prose.find('<'), std::string::npos) << prose.substr(prose.find('<'), 80);
   EXPECT_THAT(text, Not(HasSubstr("\x1b")));
-  EXPECT_THAT(text, HasSubstr("@<!-- -->someone #<!-- -->1 http:<!-- -->//evil www<!-- -->.evil"));
+  EXPECT_THAT(text, HasSubstr("`@someone` `#1` `http://evil` `www.evil.example`"));
   EXPECT_THAT(text, HasSubstr("\\`code\\` \\[x\\](y) \\*\\*b\\*\\* &lt;b&gt; \\|"));
 }
 

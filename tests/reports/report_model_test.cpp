@@ -89,7 +89,7 @@ TEST(ReportModel, what_is_only_aftermath_is_not_called_a_happening) {
   EXPECT_EQ(make_report_model(analysis).origin->how_often, "");
   f.bad_steps = {.count = 58, .anew = 1, .unwatched = 0, .first = 3, .last = 60};
   const FindingView once = *make_report_model(analysis).origin;
-  EXPECT_EQ(once.how_often, "once, in step 3");
+  EXPECT_EQ(once.how_often, "it began in step 3");
   EXPECT_EQ(once.bad_steps,
             "58 bad steps, from step 3 to step 60 (57 as its aftermath)");
   f.bad_steps.unwatched = 40;
@@ -135,11 +135,15 @@ TEST(ReportModel, fixes_that_all_failed_are_not_sold_as_a_cure) {
 
 TEST(ReportModel, whether_it_matters_follows_severity_and_sinks) {
   Finding finding = make_fault_analysis().findings[0];
-  EXPECT_EQ(matter_sentence(finding), "Yes. Bad numbers reached parameter fc1.weight, parameter fc1.bias, loss.");
+  EXPECT_EQ(matter_sentence(finding),
+            "Yes. The weights hold NaN from step 0 to step 39. Bad numbers reached parameter fc1.weight, parameter fc1.bias, loss.");
+  Finding mended = finding;
+  mended.bad_steps.count = 2;
+  EXPECT_THAT(matter_sentence(mended), StartsWith("Yes. The weights held NaN after step 0. "));
   Finding validated = finding;
   validated.place.phase = Phase::kValidation;
   validated.unfinished = true;
-  EXPECT_EQ(matter_sentence(validated), "Yes, to what the validation tells. Training itself was not harmed by it.");
+  EXPECT_EQ(matter_sentence(validated), "Only to what the validation tells. Training itself was not harmed by it.");
   Finding swallowed = finding;
   swallowed.sinks.clear();
   swallowed.first_step = 6;

@@ -46,7 +46,7 @@ std::string verdict_line(const Analysis& analysis) {
   std::string line(verdict_status_name(analysis.verdict.status));
   if (is_damaged(analysis)) {
     line += analysis.coverage.clean_end ? " (damaged trace)" : " (damaged trace, no clean end)";
-  } else if (!analysis.coverage.clean_end) {
+  } else if (!analysis.coverage.clean_end && analysis.verdict.status != VerdictStatus::kClean) {  // its headline says it
     line += " (no clean end: still going, or killed)";
   }
   line += ": ";
@@ -84,7 +84,7 @@ void say_damage(const Analysis& analysis, const std::string& run) {
   say((copy ? "this is the salvaged copy of a damaged trace: " : "the trace is damaged: ") + describe_damage(lost) +
       ". What it shows was recorded so; where it shows no fault, that holds for what is left alone. " +
       (copy ? "Next: for a whole verdict train again, and copy the run folder once the program has ended."
-            : "Next: `nanhunt doctor " + run + "` lists the places and can salvage the rest."));
+            : "Next: `nanhunt doctor " + shell_word(run) + "` lists the places and can salvage the rest."));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "tools/nanhunt/attempts.h"
 
 #include "reports/views/numbers.h"
+#include "src/core/text.h"
 #include "tools/nanhunt/terminal.h"
 
 namespace nanhunt::cli {
@@ -20,7 +21,7 @@ Result<std::vector<AttemptTrace>> choose_attempts(const std::string& run, std::o
   }
   if (chosen.empty()) {
     return Status(StatusCode::kUsage,
-                  "'" + run + "' has no such rank or attempt. `nanhunt info " + run + "` lists what there is.");
+                  "'" + run + "' has no such rank or attempt. `nanhunt info " + shell_word(run) + "` lists what there is.");
   }
   return chosen;
 }

@@ -80,8 +80,11 @@ std::string outcome_text(const Scenario& scenario, const TrainOutcome& outcome, 
   }
   if (outcome.ranks > 1) text += fmt::format("Of {} ranks, of which rank 0 is told here.\n", outcome.ranks);
   if (outcome.attempt_dir.empty()) return text + "Not watched (--level off): there is no trace.\n";
-  text += fmt::format("Watched {} ops and {} values; trace in {}\n", outcome.counters.ops, outcome.counters.values,
-                      printable(outcome.attempt_dir));
+  // A sentinel with nothing to replay records steps alone.
+  const std::string watched = outcome.counters.ops == 0
+                                  ? fmt::format("{} steps", outcome.steps)
+                                  : fmt::format("{} ops and {} values", outcome.counters.ops, outcome.counters.values);
+  text += fmt::format("Watched {}; trace in {}\n", watched, printable(outcome.attempt_dir));
   if (outcome.counters.dropped_ops + outcome.counters.dropped_values + outcome.counters.dropped_other != 0) {
     text += fmt::format("Dropped {} ops and {} values: the report says what that means.\n",
                         outcome.counters.dropped_ops, outcome.counters.dropped_values);
@@ -96,7 +99,7 @@ std::string outcome_text(const Scenario& scenario, const TrainOutcome& outcome, 
                                      : "did not help");
     }
   }
-  text += fmt::format("Next: nanhunt report {}", printable(run));
+  text += fmt::format("Next: nanhunt report {}", printable(shell_word(run)));
   std::error_code ignored;
   if (std::filesystem::exists(std::filesystem::path(run) / "report.html", ignored)) {
     text += " (report.html and report.json there still tell of an earlier attempt)";

@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
 
 from nanhunt import _library as lib
@@ -35,7 +37,28 @@ def _line(finding: Finding, step: str, run: str, rank: int, world: int) -> str:
     near = os.path.relpath(run)
     run = run if near.startswith("..") else near
     of_rank = f"rank {rank}, " if world > 1 else ""
-    return f"nanhunt: {of_rank}{step} {finding.step}: {title[:_CLIP]}; full report: nanhunt report {run}"
+    whole = "watch.report()" if "ipykernel" in sys.modules else f"nanhunt report {shlex.quote(run)}"
+    return f"nanhunt: {of_rank}{step} {finding.step}: {title[:_CLIP]}; full report: {whole}"
+
+
+def _bar_is_shown() -> bool:
+    """Whether a progress bar of tqdm's stands on the last line of the terminal."""
+    bars = getattr(getattr(sys.modules.get("tqdm.std"), "tqdm", None), "_instances", ())
+    return any(not getattr(bar, "disable", True) for bar in list(bars))
+
+
+def _claims(finding: Finding, folder: str) -> bool:
+    """Whether this rank is the first to tell of that step: a file in the run folder says who was. A rank to which
+    others gave the bad numbers is silent once one has told."""
+    attempt, run = Path(folder).name, Path(folder).parents[1]
+    kind = "between" if finding.class_ == "comm" else "own"
+    try:
+        (run / f".told-{attempt}-{finding.step}-{kind}").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    except OSError:
+        return True
+    return kind == "own" or not (run / f".told-{attempt}-{finding.step}-own").exists()
 
 
 class Faults:
@@ -55,7 +78,7 @@ class Faults:
 
     def _print(self, line: str) -> None:
         if not self.session.options.quiet and sys.stderr is not None:
-            print(line, file=sys.stderr, flush=True)
+            print(f"\n{line}" if _bar_is_shown() else line, file=sys.stderr, flush=True)
 
     @property
     def _wanted(self) -> bool:
@@ -124,7 +147,9 @@ class Faults:
         from nanhunt._ranks import rank_and_world
 
         step = "forward" if self.session.state.course in lib.INFERS else "step"
-        self.say(_line(finding, step, self.session.options.out, *rank_and_world()))
+        rank, world = rank_and_world()
+        if world == 1 or self.session.recorder is not None and _claims(finding, self.session.recorder.folder()):
+            self.say(_line(finding, step, self.session.options.out, rank, world))
         for callback in list(self.callbacks):
             try:
                 callback(finding)

@@ -146,7 +146,7 @@ class Advice:
     on_these_numbers: bool | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Finding:
     """One conclusion with its evidence. `raw` is the finding as report.json has it."""
 
@@ -185,6 +185,11 @@ class Finding:
         cure = f"\n  cure: {self.advice[0].text}" if self.advice else ""
         head = f"{self.id} {self.severity}, {self.class_}: {self.title}"
         return f"<{head}\n  step {self.step}, {self.phase}: {where}{cure}>"
+
+    def __repr__(self) -> str:
+        places = (self.call_site, f"step {self.step}", f"phase {self.phase}", self.module and f"in {self.module}")
+        return (f"<nanhunt finding {self.id}: {self.severity}, {self.class_}, {self.confidence}\n  {self.title}\n  "
+                f"{', '.join(place for place in places if place)}>")
 
 
 def _number(value: Any) -> float:

@@ -209,6 +209,7 @@ Finding make_finding(const Diagnosed& d) {
   const StepSet& events = birth.events.empty() && birth.swallow != nullptr ? birth.swallow->steps : birth.events;
   Steps(birth).tell(f);
   f.title = d.diagnosis.title;
+  f.cause = d.diagnosis.cause;
   f.explanation = d.diagnosis.explanation;
   f.evidence = d.diagnosis.evidence;
   f.lifecycle = birth.lifecycle;
@@ -434,16 +435,22 @@ class ScaledOverflows {
 
 // Overflows of a step before which training as a whole had grown are one finding about that growth.
 void blame_growth(std::vector<Finding>& findings, const Growth& growth) {
-  auto overflowed = [&](const Finding& f) { return f.cls == FindingClass::kOverflow && began(f) == growth.step; };
+  auto overflowed = [&](const Finding& f) { return f.cls == FindingClass::kOverflow && growth.holds(began(f)); };
   const auto first = std::find_if(findings.begin(), findings.end(), overflowed);
   if (first == findings.end()) return;
   report_exploding(*first, growth);
   std::vector<std::string> others;
   for (const Finding& f : findings) {
-    if (overflowed(f)) others.push_back(f.place.op.value_or("") + (f.place.module ? " in " + *f.place.module : ""));
+    if (!overflowed(f)) continue;
+    others.push_back(f.place.op.value_or("") + (f.place.module ? " in " + *f.place.module : "") +
+                     (began(f) == growth.step ? "" : fmt::format(" (step {})", began(f))));
+    const bool later = f.bad_steps.first > first->bad_steps.last;
+    if (later) first->bad_steps.unwatched += f.bad_steps.unwatched;
+    first->bad_steps.count = later ? first->bad_steps.count + f.bad_steps.count : std::max(first->bad_steps.count, f.bad_steps.count);
+    first->bad_steps.last = std::max(first->bad_steps.last, f.bad_steps.last);
   }
   if (others.empty()) return;
-  first->evidence.push_back("Also overflowed in that step: " + join(others, 6) + ".");
+  first->evidence.push_back("Also overflowed: " + join(others, 6) + ".");
   std::erase_if(findings, overflowed);
 }
 
@@ -486,6 +493,8 @@ Finding collapse_under_fault(const Finding& fault, const ScalerWatch::CollapseSt
   if (f.title.starts_with("The ")) f.title[0] = 't';
   f.title = fault.title + "; " + f.title;
   f.explanation += " " + fault.explanation;
+  if (fault.cls != FindingClass::kOverflow) f.cls = fault.cls;  // the collapse is what followed
+  f.cause = fault.cause;
   f.advice.insert(f.advice.begin(), fault.advice.begin(), fault.advice.end());
   return f;
 }

@@ -155,6 +155,14 @@ void tell_shared_lines(std::vector<Finding>& findings) {
   }
 }
 
+// A note of the run, and how often it was made. Some count what they are about.
+std::string note_text(const std::string& text, std::uint64_t count) {
+  constexpr std::string_view kLeftOut = "operations of further bad steps";  // as hooks/torch/nanhunt/_steps/bad_steps.py
+  if (!text.starts_with(kLeftOut)) return fmt::format("{} ({})", text, count);
+  return fmt::format("{} {} not kept op by op.", count_of(static_cast<std::int64_t>(count), "later bad step"),
+                     count == 1 ? "was" : "were");
+}
+
 }  // namespace
 
 void conclude(Analysis& analysis, const AnalyzeOptions& options) {
@@ -177,8 +185,7 @@ void conclude(Analysis& analysis, const AnalyzeOptions& options) {
   for (std::size_t i = 0; i < findings.size(); ++i) findings[i].id = fmt::format("F{}", i + 1);
   tell_shared_lines(findings);
   lead_to_own_lines(findings);
-  for (const auto& [text, count] : analysis.coverage.notes)
-    analysis.coverage.unwatched.push_back(fmt::format("{} ({})", text, count));
+  for (const auto& [text, count] : analysis.coverage.notes) analysis.coverage.unwatched.push_back(note_text(text, count));
 
   Verdict& verdict = analysis.verdict;
   verdict = Verdict{};
@@ -208,7 +215,8 @@ void conclude(Analysis& analysis, const AnalyzeOptions& options) {
   } else {
     verdict.status = VerdictStatus::kClean;
     const std::string harm = ignored_harm(findings);
-    verdict.headline = fmt::format("No harmful NaN or Inf in {}{}{}", watched_text(coverage),
+    verdict.headline = fmt::format("No harmful NaN or Inf in {}{}{}{}", watched_text(coverage),
+                                   coverage.clean_end ? "" : " so far: the run has not ended, or was killed",
                                    harm.empty() ? "" : " but what the user ignores: " + harm,
                                    parts_missing ? "; parts of the trace are missing" : "");
   }

@@ -42,4 +42,10 @@ std::uint64_t StepSet::count_in(const StepSet& other) const {
   return n;
 }
 
+std::uint64_t StepSet::count_between(std::uint32_t first, std::uint32_t last) const {
+  StepSet range;
+  range.merge({first, last});
+  return count_in(range);
+}
+
 }  // namespace nanhunt::analyze

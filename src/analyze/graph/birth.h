@@ -97,6 +97,7 @@ class StepSet {
     return n;
   }
   std::uint64_t count_in(const StepSet& other) const;  // of the steps that both hold
+  std::uint64_t count_between(std::uint32_t first, std::uint32_t last) const;  // both included
   bool empty() const { return runs_.empty(); }
   bool contains(std::uint32_t step) const {
     for (const Run& run : runs_) {

@@ -164,7 +164,7 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op, 
     if (value != nullptr) suspect_view(*value);
     suspects = suspects || (value != nullptr && value->suspect != 0);
     if (value == nullptr || !value->has_stats) {
-      if (mixes(*view_.info, arg.role)) ++counts_.unwatched_inputs;
+      if (mixes(*view_.info, arg.role)) counts_.note_unread(op.op);
       if (value != nullptr && !value->tainted()) taint_unread(values_, *value);
       bad_in = bad_in || (value != nullptr && value->tainted());
       continue;

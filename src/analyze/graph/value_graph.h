@@ -43,6 +43,11 @@ struct GraphCounts {
   std::uint64_t ops = 0, values = 0, bad_ops = 0;
   std::uint64_t lost_ops = 0;          // gaps in sequence numbers
   std::uint64_t unwatched_inputs = 0;  // inputs whose row or statistics were missing
+  std::vector<StringId> unread_by;     // the first kinds of ops that read them
+  void note_unread(StringId op) {
+    ++unwatched_inputs;
+    if (unread_by.size() < 3 && std::find(unread_by.begin(), unread_by.end(), op) == unread_by.end()) unread_by.push_back(op);
+  }
   std::uint64_t births_forgotten = 0;  // origins beyond kMaxOrigins
   std::uint64_t changes = 0;           // of contents, unseen
 };

@@ -64,7 +64,11 @@ void Endings::conclude(std::vector<Finding>& findings, bool trained) const {
     });
     if (at == endings_.end()) continue;
     // Where a program ends in order, its last validation is what comes after the last optimizer.
-    if ((f.place.phase == Phase::kValidation || !trained) && at->second.how == StepEnding::kEnd) continue;
+    const bool of_outputs = std::all_of(f.sinks.begin(), f.sinks.end(), [](const std::string& sink) {
+      return sink == sink_text(TensorRole::kOutput, "");
+    });
+    const bool validated = f.place.phase == Phase::kValidation || (f.cls == FindingClass::kBadInput && of_outputs);
+    if ((validated || !trained) && at->second.how == StepEnding::kEnd) continue;
     const std::string text = sentence(at->first, at->second);
     f.explanation = f.explanation.empty() ? text : text + " " + f.explanation;
     // The program saw it and went on, and what came later was sound: it handles such steps by design.

@@ -104,12 +104,43 @@ NormWatch::Norms NormWatch::on_step_end(std::uint32_t step, double loss, bool ba
   if (gradient_norm != nullptr && !std::isnan(*gradient_norm)) norms.gradient = *gradient_norm;
   entries_.push_back({step, loss, norms.gradient, lr});
   if (entries_.size() > kGrowthWindow) entries_.pop_front();
-  if (bad && growths_.size() < kMaxGrowths && judged_++ < kMaxJudged) {
+  if (!growths_.empty() && growths_.back().lasts() && !bad && std::isfinite(loss) && std::fabs(loss) > 0 &&
+      std::fabs(loss) < kEarlyGrowth * growths_.back().loss_from)
+    growths_.back().until = step;
+  const bool grown = !growths_.empty() && growths_.back().lasts();  // one divergence, however many steps it takes
+  if (bad && !grown && growths_.size() < kMaxGrowths && judged_++ < kMaxJudged) {
     auto growth = judge(step);
     if (!growth) growth = judge_updates(step);
-    if (growth) growths_.push_back(std::move(*growth));
+    if (!growth) return norms;
+    add_updates(*growth);
+    growths_.push_back(std::move(*growth));
   }
   return norms;
+}
+
+// How much each of the last updates changed the layer that grew most.
+void NormWatch::add_updates(Growth& g) const {
+  std::vector<double> norms, lrs;  // newest first
+  for (std::size_t back = 0; back < entries_.size() && norms.size() <= kUpdatesShown; ++back) {
+    double sq = 0;
+    for (const Parameter& p : parameters_) sq += layer_of(names_.text(p.path)) == g.fastest ? weight_sq(p, back) : 0;
+    if (std::isfinite(sq) && sq > 0) {
+      if (norms.empty()) g.updates_to = entries_[entries_.size() - 1 - back].step;
+      norms.push_back(std::sqrt(sq));
+      lrs.push_back(entries_[entries_.size() - 1 - back].lr);
+    } else if (!norms.empty()) {
+      break;
+    }
+  }
+  if (norms.size() == entries_.size() && norms.size() <= kUpdatesShown && steps_ <= kGrowthWindow) {  // as it was at first
+    double sq = 0;
+    for (const Parameter& p : parameters_) sq += layer_of(names_.text(p.path)) == g.fastest ? p.first_sq : 0;
+    if (std::isfinite(sq) && sq > 0) norms.push_back(std::sqrt(sq));
+  }
+  for (std::size_t i = norms.size(); i-- > 1;) {
+    g.updates.push_back(std::fabs(norms[i - 1] - norms[i]) / norms[i]);
+    g.update_lrs.push_back(lrs[i - 1]);
+  }
 }
 
 std::optional<Growth> NormWatch::judge(std::uint32_t step) const {

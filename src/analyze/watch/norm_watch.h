@@ -24,6 +24,7 @@ inline constexpr double kGradientGrowth = 100;
 inline constexpr double kWeightGrowth = 2;        // of most layers
 inline constexpr double kUpdateRatio = 0.1;       // change of a layer's weight norm in one step, of most layers
 inline constexpr double kOneUpdate = 10;          // factor of the weight norm of most layers, of one update
+inline constexpr std::size_t kUpdatesShown = 8;    // of the layer that grew most
 inline constexpr std::size_t kUpdatesBefore = 4;  // steps before the bad one in which that is looked for
 
 // Loss, gradients and the weights of most layers grew together, by the optimizer's own steps: over several, or in one.
@@ -31,11 +32,19 @@ struct Growth {
   bool in_one_update = false;  // that of from_step
   double lr = std::numeric_limits<double>::quiet_NaN();  // of from_step
   std::uint32_t step = 0;  // first one with a bad sink
+  // Up to here all that overflows is of this growth: the first later step whose loss is that of before again.
+  std::uint32_t until = std::numeric_limits<std::uint32_t>::max();
   std::uint32_t from_step = 0, to_step = 0;
   double loss_from = 0, loss_to = 0, gradient_from = 0, gradient_to = 0;
   std::size_t layers = 0, grown = 0;
   std::string fastest;  // layer
   double fastest_from = 0, fastest_to = 0, update_ratio = 0;
+  std::vector<double> updates;  // of `fastest`, step by step up to `updates_to`: the change of its norm, of its norm before
+  std::vector<double> update_lrs;  // of these steps
+  std::uint32_t updates_to = 0;
+
+  bool lasts() const { return until == std::numeric_limits<std::uint32_t>::max(); }
+  bool holds(std::uint32_t at) const { return at >= step && at < until; }
 };
 
 class NormWatch {
@@ -77,6 +86,7 @@ class NormWatch {
   std::optional<Growth> judge(std::uint32_t step) const;
   std::optional<Growth> judge_updates(std::uint32_t step) const;
   bool judge_update(std::size_t entry, Growth& g) const;
+  void add_updates(Growth& g) const;
   double weight_sq(const Parameter& p, std::size_t back) const;  // `back` steps before the newest
 
   const Names& names_;

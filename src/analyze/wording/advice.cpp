@@ -23,7 +23,8 @@ constexpr Row kRows[] = {
     {"bf16", "Compute in bf16.", "bf16 has the range of fp32, so magnitudes that overflow fp16 fit."},
     {"bound-schedule", "Let the learning rate end at a bound: look at the scheduler's factor and at how often it is stepped.",
      "A rate that grows by a factor each step passes every bound in the end."},
-    {"builtin-norm", "Use the built-in norm.", "Its gradient is 0 where the norm is 0, instead of infinite."},
+    {"builtin-norm", "Take the norm by torch.linalg.vector_norm, instead of a root of a sum of squares.",
+     "Its gradient is 0 where the norm is 0; that of a root is infinite there."},
     {"cap-scale", "Give the scaler a largest scale, such as 2^24.", "Doubling without a limit ends at infinity."},
     {"check-lr", "Check the learning rate and its schedule, and what else the optimizer is given.",
      "The optimizer multiplies every update by it."},
@@ -89,7 +90,7 @@ constexpr Row kRows[] = {
     {"keep-one-key",
      "Leave at least one entry of each row unmasked, or write zeros into fully masked rows before they are used.",
      "Softmax has no answer for a row without any finite entry."},
-    {"log-softmax", "Use a fused log-softmax with cross entropy.",
+    {"log-softmax", "Take the logarithm and the softmax in one: log_softmax, or cross_entropy of the logits.",
      "It never forms the logarithm of a probability that was rounded to 0."},
     {"log-softmax-fp32", "Take the loss of the logits in fp32: logits.float().",
      "A logarithm keeps few digits in 16 bits."},
@@ -165,6 +166,23 @@ constexpr Row kRows[] = {
 static_assert(std::is_sorted(std::begin(kRows), std::end(kRows),
                              [](const Row& a, const Row& b) { return a.id < b.id; }));
 
+// The same for programs that do not train with PyTorch: the formula instead of its function.
+struct Formula {
+  std::string_view id, text;
+};
+constexpr Formula kFormulas[] = {
+    {"builtin-norm", "Give the norm the gradient x / norm, and 0 where the norm is 0."},
+    {"ctc-lengths", "Drop samples whose input is shorter than their target, or set their infinite loss to 0."},
+    {"few-elements", "Skip groups of one element, or divide by n instead of n - 1."},
+    {"log-softmax", "Take log softmax in one: z - max(z) - log(sum(exp(z - max(z))))."},
+    {"log-softmax-fp32", "Take the loss of the logits in fp32."},
+    {"no-scaler-bf16", "Leave the loss scaler out."},
+    {"part-eigenvalues",
+     "Take a loss that does not depend on the vectors, or keep eigenvalues and singular values apart: add a small number to "
+     "the diagonal, another one for each row."},
+    {"with-logits", "Take the loss of the logits z: max(z, 0) - z * y + log(1 + exp(-|z|))."},
+};
+
 // Fixes that are a piece of advice made concrete: once one was tried, the advice says nothing more.
 struct Concrete {
   std::string_view fix, advice;
@@ -237,6 +255,15 @@ void fit_to_format(Advice& advice, DType stored) {
   if (at == std::string::npos || stored == DType::kF16 || !is_floating(stored) || dtype_size(stored) < 2) return;
   // Its square root and its inverse are sound numbers of each of these formats too.
   advice.text.replace(at, kOfFp16.size(), fmt::format("({}: {})", dtype_name(stored), stored == DType::kF64 ? "1e-12" : "1e-8"));
+}
+
+void name_no_functions_of_pytorch(std::vector<Finding>& findings) {
+  for (Finding& f : findings) {
+    for (Advice& advice : f.advice) {
+      const auto* row = std::find_if(std::begin(kFormulas), std::end(kFormulas), [&](const Formula& one) { return one.id == advice.id; });
+      if (row != std::end(kFormulas)) advice.text = std::string(row->text);
+    }
+  }
 }
 
 Advice manual_cast_advice(DType dtype) {

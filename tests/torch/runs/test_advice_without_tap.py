@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 
 PACKAGE = Path(__file__).resolve().parents[3] / "hooks" / "torch"
 PROPOSED = ("--level ops", "evel ops sees", "Level ops")
-REASON = "there is no C++ compiler to build it with: install g++"
+REASON = "there is no C++ compiler to build the part with that hears operations: install g++"
 TRAIN = """
 import sys
 import torch

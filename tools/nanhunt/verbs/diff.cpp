@@ -246,7 +246,7 @@ class DiffVerb final : public Verb {
     if (!result) return fail(result.status());
     for (const auto& [run, side] : {std::pair(&run_a_, &result->a), std::pair(&run_b_, &result->b)}) {
       if (side->health.damaged()) {
-        say(*run + " is damaged; what could be read was compared. `nanhunt doctor " + *run + "` says what was lost.");
+        say(*run + " is damaged; what could be read was compared. `nanhunt doctor " + shell_word(*run) + "` says what was lost.");
       }
     }
     return print_and_return(json_ ? as_json(run_a_, run_b_, *result) : as_text(run_a_, run_b_, *result));

@@ -142,10 +142,10 @@ class DoctorVerb final : public Verb {
       return lost_before_salvage(e.attempt.info).damaged();
     });
     if (out_.empty() && intact) {
-      say("next: `nanhunt report " + run_ + "` says what to make of it" + (copies ? ", as far as it goes." : "."));
+      say("next: `nanhunt report " + shell_word(run_) + "` says what to make of it" + (copies ? ", as far as it goes." : "."));
     }
     if (out_.empty() && std::any_of(all.begin(), all.end(), [](const Examination& e) { return gains(e); })) {
-      say("next: `nanhunt doctor " + run_ +
+      say("next: `nanhunt doctor " + shell_word(run_) +
           " --salvage OUT` copies everything readable into a new run, with a clean end.");
     }
     if (!any_readable) say("nothing in '" + run_ + "' can be read. Was it copied whole, and written by nanhunt?");
@@ -169,7 +169,7 @@ class DoctorVerb final : public Verb {
       if (!copied && copied.code() != StatusCode::kDamaged) return fail(copied);
       e.salvaged = true;
     }
-    say("salvaged into " + out_ + ". Next: `nanhunt report " + out_ + "`.");
+    say("salvaged into " + out_ + ". Next: `nanhunt report " + shell_word(out_) + "`.");
     return kDone;
   }
 

@@ -213,8 +213,8 @@ class InfoVerb final : public Verb {
     const bool damaged = std::any_of(summaries.begin(), summaries.end(),
                                      [](const Summary& s) { return !s.readable() || s.health.damaged(); });
     const int printed = print_and_return(json_ ? as_json(summaries) : as_text(summaries));
-    say(damaged ? "next: `nanhunt doctor " + run_ + "` says what was lost and where."
-                : "next: `nanhunt report " + run_ + "` says what to make of it.");
+    say(damaged ? "next: `nanhunt doctor " + shell_word(run_) + "` says what was lost and where."
+                : "next: `nanhunt report " + shell_word(run_) + "` says what to make of it.");
     return printed;
   }
 

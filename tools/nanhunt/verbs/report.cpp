@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "nanhunt/reporter.h"
+#include "src/core/text.h"
 #include "tools/nanhunt/analysis.h"
 #include "tools/nanhunt/child.h"
 #include "tools/nanhunt/terminal.h"
@@ -138,7 +139,7 @@ class ReportVerb final : public Verb {
     if (!written) return fail(written);
     say("wrote " + files);
     if (one_segment) {
-      say("they stand beside '" + run_ + "' and tell of this one segment. `nanhunt report " + folder.string() +
+      say("they stand beside '" + run_ + "' and tell of this one segment. `nanhunt report " + shell_word(folder.string()) +
           "` reports the whole attempt.");
     }
     if (open_) open_page(paths.html);

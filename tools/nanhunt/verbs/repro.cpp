@@ -99,7 +99,7 @@ class ReproVerb final : public Verb {
       if (first != analysis.findings.end()) return &*first;
       return Status(StatusCode::kUsage,
                     "repro: no finding of this run has an operation whose result could be shown. `nanhunt report " +
-                        run_ + "` says what was found.");
+                        shell_word(run_) + "` says what was found.");
     }
     for (const Finding& f : analysis.findings) {
       if (f.id != finding_) continue;
@@ -136,7 +136,7 @@ class ReproVerb final : public Verb {
     if (!op) {
       return Status(StatusCode::kUsage, "repro: " + finding.id + " is about " +
                                             printable(finding.place.op.value_or("")) +
-                                            ", which a stand-alone program cannot show yet. `nanhunt report " + run_ +
+                                            ", which a stand-alone program cannot show yet. `nanhunt report " + shell_word(run_) +
                                             "` has its numbers.");
     }
     if (facts.capture.empty()) {

@@ -263,10 +263,9 @@ class RunVerb final : public Verb {
           " keeps it from reading PYTHONPATH or start-up files, by which nanhunt attaches. Run it without " + option +
           "." + by_hand);
     } else {
-      say("nothing was recorded: no Python started here read nanhunt's start-up file. nanhunt watches training with "
-          "PyTorch in Python. If this was some: a Python started with -I, -E or -S, under sudo, with a PYTHONPATH of "
-          "its own, in a container or from a frozen program does not read it." +
-          by_hand);
+      say("nothing was recorded: no Python started here read nanhunt's start-up file, which PYTHONPATH names.");
+      say("where Python did train, let the program add to PYTHONPATH (`export PYTHONPATH=src:$PYTHONPATH`) and start it "
+          "without -I, -E, -S, sudo or a container." + by_hand);
     }
   }
 
@@ -298,7 +297,7 @@ class RunVerb final : public Verb {
     if (const Status written = write_reports(*analysis, files); !written) {
       say(written.message());
     } else {
-      say("report: " + files.html + " (for programs: " + files.json + "); `nanhunt report " + out_ + "` prints it");
+      say("report: " + files.html + " (for programs: " + files.json + "); `nanhunt report " + shell_word(out_) + "` prints it");
     }
     const auto is_fault = [](const Finding& finding) { return finding.severity == Severity::kFault; };
     if (std::any_of(findings.begin(), findings.end(), is_fault)) return VerdictStatus::kFault;

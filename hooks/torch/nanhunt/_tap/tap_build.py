@@ -198,7 +198,8 @@ def compiler() -> str | None:
 def need_compiler() -> str:
     cxx = compiler()
     if cxx is None:
-        raise TapMissing("there is no C++ compiler to build it with: install g++ (Debian: apt install g++), or set CXX"
+        raise TapMissing("there is no C++ compiler to build the part with that hears operations: install g++ (Debian: "
+                         "apt install g++), or set CXX"
                          + _others())
     return cxx
 

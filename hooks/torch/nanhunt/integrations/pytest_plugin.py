@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
@@ -129,7 +130,11 @@ class _Watcher:
             return None
         if self.watches[0].verdict != "fault":
             return None
-        return f"{self.watches[0].report()}\n`nanhunt report {self.watches[0].path}` shows it again."
+        first, path = self.watches[0].findings[0], shlex.quote(self.watches[0].path)
+        line = f" ({first.call_site})" if first.call_site else ""
+        # The op, when it is named, begins the title. pytest's summary has room for little more.
+        return (f"{first.title}{line}\n\nnanhunt found a fault in the training of this test:\n\n"
+                f"{self.watches[0].report()}\n`nanhunt report {path}` shows it again.")
 
 
 def _folder_of(item: pytest.Item, root: Path) -> Path:
@@ -164,7 +169,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
         return
     if outcome.excinfo is None:
         try:
-            pytest.fail("nanhunt found a fault in the training of this test\n\n" + report, pytrace=False)
+            pytest.fail(report, pytrace=False)
         except pytest.fail.Exception as failure:
             outcome.force_exception(failure)
     else:  # it failed already: its own words come first

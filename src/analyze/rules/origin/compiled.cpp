@@ -19,6 +19,7 @@ std::optional<Diagnosis> diagnose_compiled(const Case& c) {
       "{} The compiler has fused the operations of the graph, so that none of them is heard: which one it was cannot be told "
       "from outside.",
       c.birth.watched ? "All that the graph was given was finite." : "Not all that the graph was given could be watched.");
+  d.cause = "something inside of compiled code";
   d.advice = {"compile-off"};
   return d;
 }

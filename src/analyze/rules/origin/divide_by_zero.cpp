@@ -25,6 +25,7 @@ std::optional<Diagnosis> without_guard(const Case& c, const ArgSnapshot& shown) 
   Diagnosis d;
   const std::string place = c.where().empty() ? c.op() : c.op() + " " + c.where();
   d.title = fmt::format("{} divides by 0: its eps is 0", place);
+  d.cause = "a division by 0, for eps is 0";
   d.explanation = fmt::format("Without eps nothing keeps the denominator from 0, and {}.", made_text(c));
   d.evidence.push_back(shown.stats.inf() > 0
                            ? fmt::format("{} holds {}.", c.text(shown.slot), count_of(shown.stats.inf(), "Inf"))
@@ -42,7 +43,9 @@ std::optional<Diagnosis> diagnose_divide_by_zero(const Case& c) {
   Diagnosis d;
   const std::string place = c.where().empty() ? c.op() : c.op() + " " + c.where();
   d.advice = denominator_advice(c);
+  d.cause = pole_words(c);
   if (c.info->pole == Pole::kLabels) {
+    d.cause = "0/0: a mean over no label";
     d.title = fmt::format("{} averages over no valid label: 0/0", place);
     const ScalarSnapshot* ignore = c.scalar("ignore_index");
     d.explanation = fmt::format("Every label of this batch is {}, so the mean divides by 0 labels.",
@@ -53,6 +56,7 @@ std::optional<Diagnosis> diagnose_divide_by_zero(const Case& c) {
     return d;
   }
   if (c.info->pole == Pole::kFew) {
+    d.cause = "0/0: the variance of one element";
     const double elements = elements_of_one(c);
     d.title = fmt::format("{} is given {} for each result: 0/0", place, count_of(static_cast<std::int64_t>(elements), "element"));
     d.explanation = fmt::format(
@@ -62,6 +66,7 @@ std::optional<Diagnosis> diagnose_divide_by_zero(const Case& c) {
     return d;
   }
   if (c.info->pole == Pole::kEmpty) {
+    d.cause = "0/0: a mean over nothing";
     d.title = fmt::format("{} averages over no element: 0/0", place);
     d.explanation = fmt::format("Nothing was left to average. {}.", made_text(c));
     return d;

@@ -47,15 +47,18 @@ Diagnosis indeterminate(const Case& c, const std::string& place) {
   Diagnosis d;
   if (c.info->has(kSoftmax) && (c.output->bad & kBadNaN) == 0) {
     d.title = fmt::format("{} sums over a row of only -Inf: log 0", place);
+    d.cause = "log of 0: a row of which every entry is masked";
     d.explanation = fmt::format("A row in which every entry is masked has the sum 0, whose logarithm is -Inf. {}.", made_text(c));
     d.advice = {"keep-one-key"};
   } else if (c.info->has(kSoftmax)) {
     d.title = fmt::format("{} meets a row of only -Inf", place);
+    d.cause = "softmax of a fully masked row";
     d.explanation = fmt::format("A row in which every entry is masked has no largest number: -Inf - (-Inf) is NaN. {}.",
                                 made_text(c));
     d.advice = {"keep-one-key"};
   } else {
     d.title = fmt::format("{} turns infinities of a mask into NaN", place);
+    d.cause = "0 * Inf or Inf - Inf, of the infinities of a mask";
     d.explanation = fmt::format("The infinities were written on purpose, but 0 * Inf and Inf - Inf have no value. {}.",
                                 made_text(c));
     d.advice = {"finite-mask"};
@@ -75,10 +78,12 @@ std::optional<Diagnosis> bad_constant(const Case& c, const std::string& place) {
     Diagnosis d;
     if (std::isnan(scalar.value)) {
       d.title = fmt::format("{} is given NaN: {}", place, given);
+      d.cause = "a constant that is NaN";
       d.explanation = fmt::format("The constant itself is NaN. {}.", made_text(c));
       d.advice = {c.in_optimizer() ? "check-lr" : "guard-value"};
     } else {
       d.title = fmt::format("{} is given an infinite constant and makes NaN of it: {}", place, given);
+      d.cause = "0 * Inf or Inf - Inf, of an infinite constant";
       d.explanation = fmt::format("0 * Inf and Inf - Inf have no value. {}.", made_text(c));
       d.advice = {"finite-mask"};
     }
@@ -99,6 +104,7 @@ std::optional<Diagnosis> diagnose_invalid(const Case& c) {
     d.title =
         fmt::format("An infinity written on purpose by {} reached {}", place,
                     c.birth.sinks.empty() ? "a sink" : sink_text(c.birth.sinks[0].kind, c.text(c.birth.sinks[0].path)));
+    d.cause = "a masked entry that was selected";
     d.explanation = "It was meant as a mask, but nothing absorbed it: a masked entry was selected.";
     d.advice = {"finite-mask"};
     d.sure = false;
@@ -107,6 +113,7 @@ std::optional<Diagnosis> diagnose_invalid(const Case& c) {
   if (c.info->has(kWritesConstant) && (c.output->bad & kBadNaN) != 0 && c.inputs_finite()) {
     Diagnosis d;
     d.title = fmt::format("{} writes NaN", place);
+    d.cause = "a constant that is NaN";
     d.explanation = fmt::format("The constant itself is NaN. {}.", made_text(c));
     d.advice = {"guard-value"};
     return d;
@@ -115,6 +122,7 @@ std::optional<Diagnosis> diagnose_invalid(const Case& c) {
   if (c.singular != Singular::kOutside) return std::nullopt;
   Diagnosis d;
   if (c.info->pole == Pole::kPath) {
+    d.cause = "a target that is longer than its input";
     d.title = fmt::format("{}: {} of {} targets cannot be read from their inputs", place, c.output->stats.pos_inf,
                           c.output->stats.numel);
     d.explanation = fmt::format(
@@ -132,8 +140,8 @@ std::optional<Diagnosis> diagnose_invalid(const Case& c) {
       : pole == Pole::kBelowOne || pole == Pole::kBelowOneBackward                  ? "a number below 1"
       : pole == Pole::kZeroOne                                                      ? "a number not between 0 and 1"
                                                                                     : "a negative number";
-  d.title = fmt::format("{}: {} of {}", place,
-                        backward ? forward_op(c.op()) + "'s derivative" : std::string(c.info->name), what);
+  d.cause = fmt::format("{} of {}", backward ? forward_op(c.op()) + "'s derivative" : std::string(c.info->name), what);
+  d.title = fmt::format("{}: {}", place, d.cause);
   d.explanation = fmt::format("The argument is outside the domain, whatever the format. {}.", made_text(c));
   d.evidence.push_back(fmt::format("{} runs from {} to {}.", arg_text(c, *c.pole), number(c.pole->stats.min),
                                    number(c.pole->stats.max)));

@@ -100,6 +100,7 @@ std::optional<Diagnosis> diagnose_overflow(const Case& c) {
     d.explanation = fmt::format("Finite inputs, but the result is larger than {}, the largest {} number. {}.",
                                 number(limits.max_finite), dtype_name(c.stored), made_text(c));
   }
+  d.cause = fmt::format("a result too large for {}", dtype_name(inside_narrow ? compute : c.stored));
   const ResultSize size = compute_result_size(c);
   if (c.stored != compute && narrow) d.explanation.append(" ").append(where_it_ended(c, compute, size));
   if (out.counted() && out.amax > 0) {

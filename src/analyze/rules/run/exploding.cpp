@@ -3,8 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <string>
+#include <vector>
 
+#include "src/analyze/rules/rule.h"
 #include "src/analyze/wording/advice.h"
 #include "src/analyze/wording/text.h"
 
@@ -13,6 +17,19 @@ namespace {
 
 constexpr double kTellAsFactor = 10;  // a larger update reads better as a factor than in percent
 
+std::string update_text(double ratio) {
+  return ratio < kTellAsFactor ? percent(ratio) : number(ratio) + " times";
+}
+
+// "The updates of steps 3 to 6 changed fc1 by 2%, 11%, 60% and 14 times its norm."
+std::string updates_text(const Growth& g) {
+  if (g.updates.size() < 2) return "";
+  std::vector<std::string> parts;
+  for (const double update : g.updates) parts.push_back(update_text(update));
+  return fmt::format("The updates of steps {} to {} changed the norm of {} by {}.", g.updates_to + 1 - g.updates.size(),
+                     g.updates_to, g.fastest, join(parts, parts.size(), " and "));
+}
+
 }  // namespace
 
 void report_exploding(Finding& f, const Growth& g) {
@@ -20,10 +37,13 @@ void report_exploding(Finding& f, const Growth& g) {
   f.evidence.insert(f.evidence.begin(),
                     fmt::format("The first overflow was at {} ({}): {}.", where, phase_name(f.place.phase), f.title));
   f.cls = FindingClass::kExploding;
+  f.cause = g.in_one_update ? "one update that was far too long" : "";
   f.place.op.reset();
   f.place.module = g.fastest;
   f.advice = {make_advice("lower-lr"), make_advice("warm-up"), make_advice("clip-gradients")};
   const bool has_lr = std::isfinite(g.lr) && g.lr > 0;
+  std::vector<std::string> told;
+  const auto first_long = std::find_if(g.updates.begin(), g.updates.end(), [](double ratio) { return ratio >= kUpdateRatio; });
   if (g.in_one_update) {
     f.title = fmt::format("Training diverged: the update of step {} made the weights of {} of {} layers at least {} times as large",
                           g.from_step, g.grown, g.layers, number(kOneUpdate));
@@ -33,8 +53,10 @@ void report_exploding(Finding& f, const Growth& g) {
         number(g.loss_from), number(g.gradient_from), has_lr ? fmt::format(", at a learning rate of {}", number(g.lr)) : "",
         g.fastest, number(g.fastest_from), number(g.fastest_to));
     // An update is as long as the rate, but for weight decay: one that changes a layer by a tenth is a usual first one.
-    if (has_lr) f.evidence.push_back(fmt::format("At a learning rate of {} the same update would have changed {} by {}.",
-                                                 number(g.lr * kUpdateRatio / g.update_ratio), g.fastest, percent(kUpdateRatio)));
+    if (has_lr) told.push_back(fmt::format("At a learning rate of {} the same update would have changed {} by {}.",
+                                           number(g.lr * kUpdateRatio / g.update_ratio), g.fastest, percent(kUpdateRatio)));
+    add_if(told, updates_text(g));
+    f.evidence.insert(f.evidence.begin(), told.begin(), told.end());
     return;
   }
   f.title = fmt::format("Training diverged: the loss grew from {} to {} in {} before anything overflowed",
@@ -47,7 +69,16 @@ void report_exploding(Finding& f, const Growth& g) {
       "makes the next one larger, and where that first passes the format is chance.",
       g.from_step, g.to_step, number(g.gradient_from), number(g.gradient_to), g.grown, g.layers, g.fastest,
       number(g.fastest_from), number(g.fastest_to), update);
-  if (has_lr) f.evidence.push_back(fmt::format("The learning rate of step {} was {}.", g.from_step, number(g.lr)));
+  if (has_lr) told.push_back(fmt::format("The learning rate of step {} was {}.", g.from_step, number(g.lr)));
+  if (first_long != g.updates.end()) {
+    const double lr = g.update_lrs[static_cast<std::size_t>(first_long - g.updates.begin())];
+    const auto step = g.updates_to + 1 - static_cast<std::uint64_t>(g.updates.end() - first_long);
+    if (std::isfinite(lr) && lr > 0)
+      told.push_back(fmt::format("At a learning rate of {} instead of {} the update of step {} would have changed {} by {}.",
+                                 number(lr * kUpdateRatio / *first_long), number(lr), step, g.fastest, percent(kUpdateRatio)));
+  }
+  add_if(told, updates_text(g));
+  f.evidence.insert(f.evidence.begin(), told.begin(), told.end());
 }
 
 }  // namespace nanhunt::analyze

@@ -120,6 +120,7 @@ void report_collapse(Finding& f, const ScalerWatch::CollapseState& s) {
   const bool too_large = !f.place.op || f.cls == FindingClass::kOverflow;
   const bool passes_fp16 = too_large && (!f.place.op || !f.output || f.output->dtype == DType::kF16);
   f.cls = FindingClass::kScalerCollapse;
+  f.cause.clear();
   f.severity = s.fault ? Severity::kFault : Severity::kWarning;
   f.benign = false;
   if (!f.place.op) f.scale = s.scale;  // else that of the step it is placed in

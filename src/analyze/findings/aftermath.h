@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// What descends from what a fault spoilt belongs to it, however much later it is met.
+#pragma once
+
+#include <vector>
+
+#include "nanhunt/analyzer.h"
+#include "src/analyze/graph/birth.h"
+
+namespace nanhunt::analyze {
+
+// Weights, state or a buffer that a fault left bad, and what came of them unheard, are no second fault: they count as the
+// first one's bad steps. `bad`: all steps of the run in which something that is trained was not finite.
+void join_aftermath(std::vector<Finding>& findings, const StepSet& bad);
+
+}  // namespace nanhunt::analyze
