@@ -382,8 +382,9 @@ void AnalyzerImpl::fill_coverage(Analysis& analysis, const RunInfo& info, const 
   coverage.unwatched.emplace_back("Intermediate results inside a kernel: only its inputs and outputs are seen.");
   if (health.steps_retired > 0) {
     coverage.unwatched.push_back(
-        fmt::format("{} steps that were retired to keep the trace within its limit, with {} ops.", health.steps_retired,
-                    retired_ops_));
+        fmt::format("{} retired to keep the trace within its limit, with {}.",
+                    count_of(static_cast<std::int64_t>(health.steps_retired), "step"),
+                    count_of(static_cast<std::int64_t>(retired_ops_), "op")));
   }
   if (counts.lost_ops > retired_ops_) {
     coverage.unwatched.push_back(fmt::format("{} ops whose records are missing.", counts.lost_ops - retired_ops_));

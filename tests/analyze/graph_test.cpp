@@ -385,7 +385,7 @@ TEST(Graph, ops_of_retired_steps_are_told_apart_from_missing_ones) {
     for (const std::string& line : analyzer->finish({}, health).coverage.unwatched) lines += line + "\n";
     return lines;
   };
-  const std::string retired = "1 steps that were retired to keep the trace within its limit, with 3 ops.";
+  const std::string retired = "1 step retired to keep the trace within its limit, with 3 ops.";
   EXPECT_NE(unwatched(3, 3).find(retired), std::string::npos);
   EXPECT_EQ(unwatched(3, 3).find("missing"), std::string::npos);
   EXPECT_NE(unwatched(5, 3).find(retired), std::string::npos);

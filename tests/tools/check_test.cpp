@@ -91,8 +91,9 @@ TEST(Check, a_trace_without_a_clean_end_is_said_to_have_none) {
   write_sample_trace(ended, {.bad = false});
   const Outcome check = run_nanhunt({"check", run});
   EXPECT_EQ(check.status, 0) << check.err;
-  EXPECT_THAT(check.out, StartsWith("clean (no clean end: still going, or killed): "));
-  EXPECT_THAT(run_nanhunt({"check", ended}).out, Not(HasSubstr("no clean end")));
+  EXPECT_THAT(check.out, StartsWith("clean: No harmful NaN or Inf in "));
+  EXPECT_THAT(check.out, HasSubstr(" so far: the run has not ended, or was killed"));
+  EXPECT_THAT(run_nanhunt({"check", ended}).out, Not(HasSubstr("has not ended")));
 }
 
 // A copy of a trace from whose middle a chunk was lost; its header tells how many rows it held.

@@ -493,8 +493,7 @@ Finding collapse_under_fault(const Finding& fault, const ScalerWatch::CollapseSt
   if (f.title.starts_with("The ")) f.title[0] = 't';
   f.title = fault.title + "; " + f.title;
   f.explanation += " " + fault.explanation;
-  if (fault.cls != FindingClass::kOverflow) f.cls = fault.cls;  // the collapse is what followed
-  f.cause = fault.cause;
+  if (!fault.cause.empty()) f.cause = fault.cause + "; the loss scale collapsed because of it";
   f.advice.insert(f.advice.begin(), fault.advice.begin(), fault.advice.end());
   return f;
 }

@@ -56,7 +56,7 @@ void report_exploding(Finding& f, const Growth& g) {
     if (has_lr) told.push_back(fmt::format("At a learning rate of {} the same update would have changed {} by {}.",
                                            number(g.lr * kUpdateRatio / g.update_ratio), g.fastest, percent(kUpdateRatio)));
     add_if(told, updates_text(g));
-    f.evidence.insert(f.evidence.begin(), told.begin(), told.end());
+    f.evidence.insert(f.evidence.begin() + 1, told.begin(), told.end());
     return;
   }
   f.title = fmt::format("Training diverged: the loss grew from {} to {} in {} before anything overflowed",
@@ -78,7 +78,7 @@ void report_exploding(Finding& f, const Growth& g) {
                                  number(lr * kUpdateRatio / *first_long), number(lr), step, g.fastest, percent(kUpdateRatio)));
   }
   add_if(told, updates_text(g));
-  f.evidence.insert(f.evidence.begin(), told.begin(), told.end());
+  f.evidence.insert(f.evidence.begin() + 1, told.begin(), told.end());
 }
 
 }  // namespace nanhunt::analyze
