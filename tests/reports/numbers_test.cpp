@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reports/views/numbers.h"
+#include "src/core/text.h"
 
 #include <gtest/gtest.h>
 
