@@ -321,7 +321,10 @@ void ValueGraph::note_question(const OpInView& op) {
 bool ValueGraph::judge_unfinished(std::uint32_t step, bool stopped) {
   const LastNumber& last = stopped && looked_at_.bad ? looked_at_ : last_number_;
   if (!last.bad) return false;
-  hit_sink(last.value, TensorRole::kOutput, last.value.name, step);
+  // A program that unscales or looks at gradients before it gives a step up has made that number of them.
+  const Phase made_in = last.value.made_in;
+  const bool of_gradients = made_in == Phase::kComm || made_in == Phase::kUnscale || made_in == Phase::kClip;
+  hit_sink(last.value, of_gradients ? TensorRole::kBoundaryGradient : TensorRole::kOutput, last.value.name, step);
   return true;
 }
 

@@ -82,7 +82,7 @@ std::string sink_text(TensorRole kind, const std::string& path) {
     case TensorRole::kLoss:
       return "loss";
     case TensorRole::kBoundaryGradient:
-      return "gradient of " + path;
+      return path.empty() ? "what was made of the gradients" : "gradient of " + path;
     case TensorRole::kParameter:
       return "parameter " + path;
     case TensorRole::kState:

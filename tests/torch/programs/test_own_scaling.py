@@ -320,7 +320,38 @@ def fastai(scale, bad):
     return build
 
 
-LIBRARIES = {"Apex": apex, "DeepSpeed": deepspeed, "fastai": fastai}
+def patched(scale, bad):
+    """Apex's amp at O2: a step that is to be skipped is one call of `optimizer.step` that does nothing; masters are
+    given back all the same."""
+
+    def build():
+        net = Half()
+        its = Masters(net)
+        state = {"scale": scale}
+
+        def skip(*args, **kwargs):
+            del its.opt.step
+
+        def step(i):
+            x, y = data()
+            for p in net.parameters():
+                p.grad = None
+            loss = F.cross_entropy(net(x), y).float() * bad(i)
+            (loss * state["scale"]).backward()
+            finite = all(bool(torch.isfinite(p.grad).all()) for p in net.parameters())
+            its.take(state["scale"])
+            if not finite:
+                state["scale"] /= 2
+                its.opt.step = skip
+            its.opt.step()
+            its.give()
+
+        return step, net, its.opt
+
+    return build
+
+
+LIBRARIES = {"Apex": apex, "Apex by a patched step": patched, "DeepSpeed": deepspeed, "fastai": fastai}
 
 
 @pytest.mark.parametrize("level", LEVELS)
