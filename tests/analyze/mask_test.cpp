@@ -120,6 +120,35 @@ TEST(Masks, the_branch_that_where_did_not_select_is_not_the_origin) {
   EXPECT_EQ(table(analysis_of(t)), "invalid | sqrt | act | forward | step 0 | appear | observed\n");
 }
 
+// Rewards of which some are marked as NaN, centred and divided by a spread that may be NaN of itself; marked ones are
+// selected away by isnan().
+std::string marked_rewards(bool single, bool asked) {
+  TraceBuilder t;
+  t.in("<loss>", Phase::kLoss).called_from("train.py:3");
+  const Handle hidden = t.value(finite(8).as(DType::kBool));
+  const Handle reward = t.op("masked_fill", {{"self", t.value(finite(8))}, {"mask", hidden, ArgRole::kMask}},
+                             finite(8).nan(3), {{"value", std::nan("")}});
+  t.called_from("train.py:9");
+  const Handle known = t.op("isnan", {{"self", reward}}, finite(8).as(DType::kBool));
+  const Handle count = t.value(finite(1).zeros(single ? 1 : 0));
+  const Handle sum = t.op("nansum", {{"self", reward}}, finite(1).zeros(single ? 1 : 0));
+  const Handle spread = t.op("div", {{"self", sum}, {"other", count}}, finite(1).nan(single ? 1 : 0));
+  const Handle all = t.op("div", {{"self", reward}, {"other", spread}}, finite(8).nan(single ? 8 : 3));
+  const Handle mask = asked ? known : t.value(finite(8).as(DType::kBool));
+  const Handle left = t.op("where", {{"condition", mask, ArgRole::kMask}, {"self", t.value(finite(1))}, {"other", all}},
+                           finite(8).nan(single ? 5 : 0));
+  t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", left}}, finite(1).nan(single ? 1 : 0)));
+  t.end_step();
+  const Analysis a = analysis_of(t);
+  return a.findings.empty() ? "" : *a.findings[0].place.op + " at " + a.findings[0].call_site;
+}
+
+TEST(Masks, nan_that_is_asked_about_and_selected_away_is_not_blamed_for_what_is_left) {
+  EXPECT_EQ(marked_rewards(true, true), "div at train.py:9");
+  EXPECT_EQ(marked_rewards(true, false), "masked_fill at train.py:3");
+  EXPECT_EQ(marked_rewards(false, true), "");
+}
+
 // The loss of a softmax over `scores` with a row of nothing but -Inf.
 void lose_by_softmax(TraceBuilder& t, const Handle& scores) {
   const Handle p = t.in("attn").op("softmax", {{"self", scores}}, finite(16).as(DType::kF16).nan(4));

@@ -317,6 +317,7 @@ void ValueGraph::bad_outputs(const OpInView& op, const OpRef& at) {
         if (level == value->deliberate || value->deliberate == Deliberate::kNo)
           labels = labels_.merge(labels, value->labels);
       }
+      labels = less_asked_for(op, labels);
       if (!nan_out && (level == Deliberate::kYes || op.info->has(kKeepsMask))) deliberate = level;
     }
   } else if (!flow.tainted.empty()) {
@@ -356,6 +357,31 @@ void ValueGraph::bad_outputs(const OpInView& op, const OpRef& at) {
     }
     note_first(value->labels, value->bad, at);
   }
+}
+
+// where(isnan(x), 0, y): the program wrote NaN into x as a mark, and selects it away. What is left has another origin,
+// where an op was seen to be one.
+LabelSetId ValueGraph::less_asked_for(const OpInView& op, LabelSetId labels) {
+  if (!op.info->has(kSelects)) return labels;
+  LabelSetId asked = 0;
+  for (const OpArg& arg : op.inputs) {
+    const auto question = questions_.find(arg.value);
+    const Value* about = question == questions_.end() ? nullptr : values_.find(question->second);
+    if (about != nullptr) asked = labels_.merge(asked, about->labels);
+  }
+  if (asked == 0) return labels;
+  LabelSetId left = 0;
+  bool computed = false;
+  for (const BirthId id : labels_.get(labels).births) {
+    const Birth* birth = find_birth(id);
+    if (birth == nullptr) continue;
+    const bool written = birth->kind == BirthKind::kGiven ||
+                         (birth->context != nullptr && names_.op(birth->at.op).has(kWritesConstant));
+    if (written && labels_.contains(asked, id)) continue;
+    computed = computed || (birth->kind == BirthKind::kOp && !written && birth->deliberate == Deliberate::kNo);
+    left = labels_.merge(left, labels_.of(id));
+  }
+  return computed ? left : labels;
 }
 
 // Infinities that were meant do harm where arithmetic makes something else of them: there, not where they were written.
@@ -459,8 +485,8 @@ void ValueGraph::read_at(const Value& value, StringId call_site) {
   for (const BirthId id : labels_.get(value.labels).births) {
     Birth* birth = find_birth(id);
     if (birth == nullptr) continue;
-    const bool its_own = birth->kind == BirthKind::kUnwatched && birth->source.value == value.id;
-    if (its_own || birth->kind == BirthKind::kGiven) birth->call_site = call_site;
+    const bool from_outside = birth->kind == BirthKind::kUnwatched || birth->kind == BirthKind::kGiven;
+    if (from_outside && birth->source.value == value.id) birth->call_site = call_site;
   }
 }
 

@@ -197,6 +197,7 @@ class ValueGraph {
   void note_first(LabelSetId labels, std::uint8_t kinds, const OpRef& at);
   void note_target(const OpInView& op);
   void carry(Value& value, LabelSetId labels, Deliberate deliberate, NodeId node);
+  LabelSetId less_asked_for(const OpInView& op, LabelSetId labels);
   void lead_masks(std::span<const Value* const> masks, BirthId there);
   bool all_settled(LabelSetId labels);
   NodeId add_node(const Value& value, const OpRef& at, Lifecycle lifecycle, BirthId birth,
