@@ -197,7 +197,7 @@ Finding make_finding(const Diagnosed& d) {
   const Birth& birth = c.birth;
   Finding f;
   f.cls = d.cls;
-  f.severity = Severity::kFault;
+  f.severity = birth.taken_back ? Severity::kWarning : Severity::kFault;
   f.confidence = !birth.watched || birth.after_loss || !(d.diagnosis.sure || d.proved) ? Confidence::kInferred
                  : d.proved                                                            ? Confidence::kProved
                                                                                        : Confidence::kObserved;
@@ -242,6 +242,8 @@ Finding make_finding(const Diagnosed& d) {
   if (birth.more_sinks > 0) f.evidence.push_back(fmt::format("{} more sinks were reached.", birth.more_sinks));
   if (birth.first_bad_loss && *birth.first_bad_loss > events.first())
     f.evidence.push_back(fmt::format("The loss was not finite from step {} on.", *birth.first_bad_loss));
+  if (birth.taken_back)
+    f.evidence.push_back("The weights that it was computed with were a trial: the program put back those of before.");
   if (!birth.watched) f.evidence.push_back("Not every input of the op was watched.");
   if (birth.after_loss) f.evidence.push_back("Records before this op are missing from the trace.");
   add_if(f.evidence, returned_text(c, *d.evidence));
@@ -303,7 +305,7 @@ class FindingGroup {
     const OpRef &x = lead_.c.birth.at, &y = other.c.birth.at;
     const bool alike =
         lead_.cls == other.cls && lead_.c.birth.kind == other.c.birth.kind && x.op == y.op && x.phase == y.phase;
-    return alike && (x.step == y.step || modules_.contains(y.module));
+    return alike && lead_.c.birth.taken_back == other.c.birth.taken_back && (x.step == y.step || modules_.contains(y.module));
   }
   bool has_derivative(const Diagnosed& other) const { return is_derivative_of(other.c, lead_.c) || repeats(other); }
 
@@ -435,7 +437,9 @@ class ScaledOverflows {
 
 // Overflows of a step before which training as a whole had grown are one finding about that growth.
 void blame_growth(std::vector<Finding>& findings, const Growth& growth) {
-  auto overflowed = [&](const Finding& f) { return f.cls == FindingClass::kOverflow && growth.holds(began(f)); };
+  auto overflowed = [&](const Finding& f) {
+    return f.cls == FindingClass::kOverflow && f.severity == Severity::kFault && growth.holds(began(f));
+  };
   const auto first = std::find_if(findings.begin(), findings.end(), overflowed);
   if (first == findings.end()) return;
   report_exploding(*first, growth);

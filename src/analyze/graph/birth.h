@@ -183,6 +183,7 @@ struct Birth {
   StepSet events;                     // steps in which a sink was bad because of it
   StepSet unwatched;                  // of these: counted for it although their ops are not in the trace
   StepSet born;                       // steps in which it began, with births that it leads, as far as they did harm
+  bool taken_back = false;            // it came of weights that the program tried and took back
   bool counted = false;               // `born` of it or of its lead holds its step
   BirthId lead = 0;                   // not 0: an earlier birth at the same place counts for this one
   std::uint64_t repeats_in_step = 0;  // births at the same place and step that count as this one

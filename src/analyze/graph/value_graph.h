@@ -97,7 +97,10 @@ class ValueGraph {
   // that the program made of it, and what it made last where the program `ends`, unless something read it and came out
   // finite.
   bool judge_forward(std::uint32_t step, bool ends, bool stopped);
-  void on_end_of_life(std::uint64_t storage) { values_.free_storage(storage); }
+  void on_end_of_life(std::uint64_t storage) {
+    values_.free_storage(storage);
+    copied_.erase(storage);
+  }
   void on_loss_of_records() { lost_records_ = true; }
   void on_samples(const SampleIdsRecord& record);
   // Reports births of this step what only the step's end knows. Returns how many of its ops were bad.
@@ -112,6 +115,9 @@ class ValueGraph {
   bool validation_is_bad() const { return last_validated_.bad || (!trained_ && last_given_.bad); }
   bool trained() const { return trained_; }  // a backward, an optimizer or what belongs to them was seen
   void note_trained() { trained_ = true; }
+  bool took_back() const { return !taken_back_.empty() && took_back_in_ == step_; }  // ... with weights taken back since
+  // The same in a step whose operations are not in the trace. False: the last step with operations had no trial.
+  bool take_back_again(std::uint32_t step);
   std::uint32_t step() const { return step_; }
 
   const Value* value(ValueId id) { return values_.find(id); }
@@ -147,9 +153,9 @@ class ValueGraph {
   // births that went to other ranks, kept whether or not they did harm here
   static constexpr std::size_t kMaxSent = 256;
   static constexpr std::size_t kMaxPerPlace = 4;    // of one op in one module; later ones count for the first
-  // Op, module, phase, call site, and whether it could be more than a matter of magnitude: what a scaler calibrates
-  // away may not stand for what it cannot.
-  using Place = std::tuple<BirthKind, StringId, StringId, Phase, StringId, bool>;
+  // Op, module, phase, call site, whether it could be more than a matter of magnitude, and whether it was taken back:
+  // what a scaler calibrates away, or the program undoes, may not stand for what it does not.
+  using Place = std::tuple<BirthKind, StringId, StringId, Phase, StringId, bool, bool>;
 
   void enter_step(std::uint32_t step);
   void found_updating(const Value& value);
@@ -197,6 +203,10 @@ class ValueGraph {
   void note_first(LabelSetId labels, std::uint8_t kinds, const OpRef& at);
   void note_target(const OpInView& op);
   void carry(Value& value, LabelSetId labels, Deliberate deliberate, NodeId node);
+  bool is_parameter_home(std::uint64_t storage);
+  void note_trial(const OpInView& op);
+  void note_tried(const OpInView& op, const Value& parameter, bool copies);
+  void take_back();
   LabelSetId less_asked_for(const OpInView& op, LabelSetId labels);
   void lead_masks(std::span<const Value* const> masks, BirthId there);
   bool all_settled(LabelSetId labels);
@@ -229,6 +239,11 @@ class ValueGraph {
   LastNumber last_alone_, last_given_;  // as long as nothing was trained: a single NaN outside of modules; by a model
   bool trained_ = false;
   LastNumber looked_at_;  // ... about which it made a yes or no, and that no op made finite again
+  std::map<std::uint64_t, std::uint64_t> copied_;  // by storage of a copy: of which parameter, as it is before a trial
+  std::map<std::uint64_t, bool> tried_;  // parameters written since, by storage; true: only by ops that computed with them
+  std::vector<BirthId> taken_back_;      // told of the trial that was bad, if there was one in the last step with ops
+  std::uint32_t took_back_in_ = 0, heard_step_ = 0;  // those steps
+  bool swapped_in_ = false;              // ... one that was put back since held other numbers
   std::map<ValueId, ValueId> questions_;  // what is no floating number and was made of what is bad: of which value
   std::uint32_t suspect_until_ = 0;             // last step in which descent from a change counts
   std::vector<BirthId> unread_changes_;         // nobody was seen to read them yet

@@ -31,6 +31,8 @@ void ValueGraph::on_mark(const MarkRecord& mark) {
   if (value == nullptr) return;
   if (mark.path != 0) value->name = mark.path;
   value->add_role(mark.kind);
+  if (StorageInfo* home = values_.storage(value->storage); home != nullptr && mark.kind == TensorRole::kParameter)
+    home->holds_parameter = true;
   note_sizes(mark.kind, value->layout);
   if (!changed_at_.empty() && (mark.kind == TensorRole::kParameter || mark.kind == TensorRole::kState))
     suspect_unseen(*value);
@@ -142,7 +144,7 @@ void take_trial(Birth& into, const Birth& from) {
 bool ValueGraph::becomes_origin(Birth& birth, std::uint32_t step) {
   if (birth.settled) return false;
   std::vector<BirthId>& there = harmful_at_[{birth.kind, birth.at.op, birth.at.module, birth.at.phase,
-                                             birth.call_site, may_be_singular(birth)}];
+                                             birth.call_site, may_be_singular(birth), birth.taken_back}];
   bool repeats = there.size() >= kMaxPerPlace;
   BirthId lead = repeats ? there.front() : 0;
   if (repeats && is_calibrated(*find_birth(lead))) {
@@ -428,6 +430,7 @@ std::uint64_t ValueGraph::on_step_end(const StepRecord& step, const StepOutcome&
   last_number_.bad = last_given_.bad = last_alone_.bad = looked_at_.bad = backward_is_bad_ = false;
   questions_.clear();
   judge_hits(outcome, bad_unseen);
+  if (heard_step_ == step.step && took_back_in_ != step.step) taken_back_.clear();
   step_over_ = true;
   if (outcome.held_back) last_skip_ = step.step;
   for (BirthId id : born_in_step_) {

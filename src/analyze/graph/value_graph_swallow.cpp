@@ -49,7 +49,7 @@ void ValueGraph::note_swallowed(const OpInView& op, const OpRef& at) {
       if (birth == nullptr || birth->kind != BirthKind::kOp || birth->deliberate != Deliberate::kNo) continue;
       // A clip meets the infinities of gradients, which were sinks already; its own norm may overflow too.
       if (at.phase == Phase::kClip && birth->at.phase != Phase::kClip) continue;
-      const Place place{birth->kind, birth->at.op, birth->at.module, birth->at.phase, birth->call_site, false};
+      const Place place{birth->kind, birth->at.op, birth->at.module, birth->at.phase, birth->call_site, false, false};
       const auto known = swallowed_at_.find(place);
       if (known == swallowed_at_.end()) {
         if (swallowed_at_.size() >= kMaxSwallowed || birth->context == nullptr) continue;

@@ -88,6 +88,7 @@ struct StorageInfo {
   NodeId residual_node = kNoNode;
   Deliberate residual_deliberate = Deliberate::kNo;
   std::uint8_t residual_bad = 0;  // BadKind bits
+  bool holds_parameter = false;
 };
 
 class ValueTable {

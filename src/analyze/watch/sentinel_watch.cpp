@@ -62,6 +62,8 @@ bool SentinelWatch::on_step_end(const StepRecord& step, const StepOutcome& outco
   // Its records show it.
   const bool validation_alone = (health.bad & kSinkBits) == role_bit(TensorRole::kOutput);
   if (graph.step_is_bad() || (validation_alone && graph.validation_is_bad())) return false;
+  // The program has tried weights and taken them back, or does so in each step.
+  if (validation_alone && (graph.took_back() || graph.take_back_again(step.step))) return false;
   const auto replay = replays_.find(step.step);
   const bool clean_replay = replay != replays_.end() && (replay->second.result == ReplayResult::kClean ||
                                                          replay->second.result == ReplayResult::kDiffers);

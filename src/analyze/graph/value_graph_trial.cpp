@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of ValueGraph that tells weights that the program tries and takes back (a line search, a step that is halved)
+// from those that it evaluates: averages that are copied in are what it wants to know about, a sum that is undone is not.
+#include <algorithm>
+#include <utility>
+
+#include "src/analyze/graph/value_graph.h"
+
+namespace nanhunt::analyze {
+namespace {
+
+constexpr std::size_t kMaxCopies = 1u << 14;
+
+}  // namespace
+
+bool ValueGraph::is_parameter_home(std::uint64_t storage) {
+  const StorageInfo* info = values_.storage(storage);
+  return info != nullptr && info->holds_parameter;
+}
+
+void ValueGraph::note_trial(const OpInView& op) {
+  heard_step_ = op.record->step;
+  const bool copies = op.info->name == "clone" || op.info->name == "copy";
+  for (const Value* out : op.out) {
+    if (out == nullptr) continue;
+    bool in_place = false;
+    std::uint64_t of = 0;  // the parameter that it copies
+    for (const Value* in : op.in) {
+      if (in == nullptr) continue;
+      in_place = in_place || in->storage == out->storage;
+      if (copies && in->storage != out->storage && is_parameter_home(in->storage)) of = in->storage;
+    }
+    if (!is_parameter_home(out->storage)) {
+      copied_.erase(out->storage);
+      if (of != 0 && !tried_.contains(of) && copied_.size() < kMaxCopies) copied_[out->storage] = of;
+    } else if (op.record->phase == Phase::kOptimizer) {  // what was copied before it is no way back
+      copied_.clear();
+      tried_.clear();
+      swapped_in_ = false;
+      return;
+    } else if (in_place) {
+      note_tried(op, *out, copies);
+    }
+  }
+}
+
+// A parameter was written between steps: with numbers of its own, or with those that it had.
+void ValueGraph::note_tried(const OpInView& op, const Value& parameter, bool copies) {
+  const bool back = copies && std::any_of(op.in.begin(), op.in.end(), [&](const Value* in) {
+    const auto copy = in == nullptr ? copied_.end() : copied_.find(in->storage);
+    return copy != copied_.end() && copy->second == parameter.storage;
+  });
+  const auto tried = tried_.find(parameter.storage);
+  if (!back) {
+    if (tried_.empty()) judge_validation();  // of the weights as they were
+    const bool computed = !op.info->has(kOverwritesAll);
+    if (tried == tried_.end()) {
+      tried_.emplace(parameter.storage, computed);
+    } else {
+      tried->second = tried->second && computed;
+    }
+  } else if (tried != tried_.end()) {
+    swapped_in_ = swapped_in_ || !tried->second;
+    tried_.erase(tried);
+    if (tried_.empty() && !std::exchange(swapped_in_, false)) take_back();
+  }
+}
+
+// What was computed with them harms nobody: told, and no more.
+void ValueGraph::take_back() {
+  if (!std::exchange(last_validated_.bad, false)) return;
+  const Value& value = last_validated_.value;
+  taken_back_.clear();
+  took_back_in_ = step_;
+  for (const BirthId id : labels_.get(value.labels).births) {
+    Birth* birth = find_birth(id);
+    if (birth == nullptr || birth->deliberate == Deliberate::kYes || birth->harmful) continue;
+    birth->taken_back = true;
+    if (birth->lead == 0 && !becomes_origin(*birth, step_) && birth->lead == 0) continue;
+    Birth& told = birth->lead == 0 ? *birth : *find_birth(birth->lead);
+    taken_back_.push_back(told.id);
+    told.trial.only_gradients = false;
+    told.events.add(step_);
+    told.born.add(birth->at.step);
+    if (told.sinks.empty())
+      told.sinks.push_back({TensorRole::kOutput, value.name, value.id, value.node, value.bad, value.stats});
+  }
+}
+
+bool ValueGraph::take_back_again(std::uint32_t step) {
+  for (const BirthId id : taken_back_) {
+    if (Birth* birth = find_birth(id)) {
+      birth->events.add(step);
+      birth->unwatched.add(step);
+    }
+  }
+  return !taken_back_.empty();
+}
+
+}  // namespace nanhunt::analyze
