@@ -525,7 +525,7 @@ std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const Fa
       ruined.add(std::move(found));
       continue;
     }
-    blame_static_scale(found.c, found.cls, found.diagnosis, scaler);
+    blame_scale(found.c, found.cls, found.diagnosis, scaler);
     const auto same =
         std::find_if(groups.begin(), groups.end(), [&](const FindingGroup& group) { return group.holds(found); });
     if (same != groups.end()) {

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import pytest
 import torch
+from hunting import hunt, needs_cli
 from own_programs import LEVELS, Net, assert_silent, classifier, data, told
 from torch import nn
 from torch.nn import functional as F
@@ -170,3 +171,33 @@ def test_a_least_norm_that_rounds_to_0_is_a_warning_while_no_norm_is_0(how, leve
     said = told(classifier(model=lambda: Unit(how, 1e-12)), tmp_path, level)
     assert said.status == "warning" and said.what[0] == "eps_underflow", said.show()
     assert_silent(classifier(model=lambda: Unit(how, 1e-4)), tmp_path, level)
+
+
+STOPPED = """
+import sys, torch
+torch.manual_seed(0)
+net = torch.nn.Linear(6, 3)
+opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+torch.autograd.set_detect_anomaly("anomaly" in sys.argv)
+for i in range(30):
+    opt.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = (net(torch.randn(8, 6)) * 50).float().abs().mean() * 100
+    scaler.scale(loss).backward()
+    scaler.step(opt)
+    scaler.update()
+"""
+
+
+@needs_cli
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_scale_that_anomaly_detection_stops_at_is_too_large_and_not_the_format_too_small(level, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(STOPPED, encoding="utf-8")
+    stopped = hunt(tmp_path / "stopped", level, script, "anomaly")
+    first = stopped.headline
+    assert stopped.verdict == "fault" and (first["class"], first["phase"]) == ("overflow", "backward"), stopped.told()
+    assert first["advice"][0]["id"] == "init-scale" and "lowers its scale" in first["explanation"], first
+    found = hunt(tmp_path / "found", level, script)
+    assert found.verdict == "calibrating", found.told()

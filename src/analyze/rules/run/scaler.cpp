@@ -58,11 +58,24 @@ Excuse excuse_of(const Case& c, FindingClass cls, const ScalerWatch& scaler) {
   return trial.kept || scaler.dynamic() || scaler.streak() < kSkipsAtFloor ? Excuse::kOpen : Excuse::kNone;
 }
 
-void blame_static_scale(const Case& c, FindingClass cls, Diagnosis& diagnosis, const ScalerWatch& scaler) {
+void blame_scale(const Case& c, FindingClass cls, Diagnosis& diagnosis, const ScalerWatch& scaler) {
   const ScaleTrial& trial = c.birth.trial;
   const Phase phase = c.birth.at.phase;
   const bool carries_scale = phase == Phase::kScale || phase == Phase::kBackward;
-  if (cls != FindingClass::kOverflow || !carries_scale || !scaler.seen() || scaler.dynamic()) return;
+  if (cls != FindingClass::kOverflow || !carries_scale || !scaler.seen()) return;
+  if (scaler.dynamic()) {
+    const std::vector<SinkHit>& sinks = c.birth.sinks;
+    const bool stopped = !sinks.empty() && std::all_of(sinks.begin(), sinks.end(), [](const SinkHit& sink) {
+      return sink.kind == TensorRole::kOutput;
+    });
+    if (!stopped || !(c.birth.scale > 1) || !may_be_magnitude(c)) return;
+    diagnosis.explanation += fmt::format(
+        " The loss is multiplied by a scale of {}, and so are its gradients. A dynamic scaler skips such a step and "
+        "lowers its scale; the program ended before that, as it does where anomaly detection is on.",
+        scale_text(c.birth.scale));
+    diagnosis.advice.insert(diagnosis.advice.begin(), "init-scale");
+    return;
+  }
   if (!trial.scaled || trial.ended == 0 || !(trial.largest > 1) || !may_be_magnitude(c)) return;
   diagnosis.explanation += fmt::format(
       " The loss is multiplied by a static scale of {}, and so are its gradients: without it they would be that much "

@@ -20,7 +20,7 @@ enum class Excuse : std::uint8_t {
 Excuse excuse_of(const Case& c, FindingClass cls, const ScalerWatch& scaler);
 
 // Says of gradients that overflowed under a static scale that they carry it, and what cures that.
-void blame_static_scale(const Case& c, FindingClass cls, Diagnosis& diagnosis, const ScalerWatch& scaler);
+void blame_scale(const Case& c, FindingClass cls, Diagnosis& diagnosis, const ScalerWatch& scaler);
 
 // Turn a finding about an overflow in backward into one about the scaler. `trials` are those of all its births.
 void report_calibration(Finding& f, const std::vector<const ScaleTrial*>& trials, const ScalerWatch& scaler);
