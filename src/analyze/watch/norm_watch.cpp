@@ -121,7 +121,8 @@ NormWatch::Norms NormWatch::on_step_end(std::uint32_t step, double loss, bool ba
 // How much each of the last updates changed the layer that grew most.
 void NormWatch::add_updates(Growth& g) const {
   std::vector<double> norms, lrs;  // newest first
-  for (std::size_t back = 0; back < entries_.size() && norms.size() <= kUpdatesShown; ++back) {
+  std::size_t back = 0;
+  for (; back < entries_.size() && norms.size() <= kUpdatesShown; ++back) {
     double sq = 0;
     for (const Parameter& p : parameters_) sq += layer_of(names_.text(p.path)) == g.fastest ? weight_sq(p, back) : 0;
     if (std::isfinite(sq) && sq > 0) {
@@ -132,7 +133,7 @@ void NormWatch::add_updates(Growth& g) const {
       break;
     }
   }
-  if (norms.size() == entries_.size() && norms.size() <= kUpdatesShown && steps_ <= kGrowthWindow) {  // as it was at first
+  if (back == entries_.size() && !norms.empty() && norms.size() <= kUpdatesShown && steps_ <= kGrowthWindow) {
     double sq = 0;
     for (const Parameter& p : parameters_) sq += layer_of(names_.text(p.path)) == g.fastest ? p.first_sq : 0;
     if (std::isfinite(sq) && sq > 0) norms.push_back(std::sqrt(sq));
