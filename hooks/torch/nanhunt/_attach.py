@@ -30,19 +30,24 @@ def _begin(options: Options) -> Session:
     if not options.run:
         options.run = f"{os.getpid()}-{time.time_ns()}"
     session = Session(options)
-    add_listeners(session)
-    hooks.install(session)
+    _put_on(session)
     current = session
-    session.at_end.append(_detach)
     atexit.register(session.close)
     return session
+
+
+def _put_on(session: Session) -> None:
+    add_listeners(session)
+    hooks.install(session)
+    session.at_end.append(_detach)
+    session.begin_again = lambda: _begin_again(session)  # type: ignore[method-assign]
 
 
 _STAYS = ("holders", "by_command", "given", "parameter_names", "threads", "faults", "tracker", "optimizers", "_kept",
           "_made")
 
 
-def begin_again(session: Session) -> None:
+def _begin_again(session: Session) -> None:
     """What was recorded so far trained nothing: it is an attempt of its own, and training begins the next one."""
     interrupted = session.end_attempt()
     session.close_recorder(session.inference.is_kept())
@@ -50,9 +55,7 @@ def begin_again(session: Session) -> None:
     Session.__init__(session, session.options)
     vars(session).update(stays)
     session.faults.begin_attempt()
-    add_listeners(session)
-    hooks.install(session)
-    session.at_end.append(_detach)
+    _put_on(session)
     if interrupted is not None:
         raise interrupted
 

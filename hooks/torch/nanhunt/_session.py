@@ -476,6 +476,9 @@ class Session(lib.HasState):
         finally:
             self.step, self.state.micro_batch = now
 
+    # What was recorded so far becomes an attempt of its own.
+    begin_again: Callable[[], None] = staticmethod(lambda: None)
+
     # The row of a step is about to be written.
     before_step_row: Callable[[], None] = staticmethod(lambda: None)
 
@@ -589,4 +592,4 @@ class Session(lib.HasState):
         self.places, self.scaler, self.values = None, None, None
         self.at_open, self.at_end = [], []
         self.saw_bad_number = self.is_inside = lambda: False  # type: ignore[method-assign]
-        self.before_step_row = lambda: None  # type: ignore[method-assign]
+        self.before_step_row = self.begin_again = lambda: None  # type: ignore[method-assign]

@@ -118,11 +118,11 @@ class BadSteps:
 
     def _not_heard(self, snapshot: StepSnapshot) -> None:
         """Without operations the analyzer has at least what is bad now."""
-        self.tell_not_heard(snapshot.step)
+        self.report_not_heard(snapshot.step)
         if not self._is_over(snapshot):  # what is there now is another step's; the health row says what was bad
             self._mark_bad(snapshot)
 
-    def tell_not_heard(self, step: int) -> None:
+    def report_not_heard(self, step: int) -> None:
         session, recorder = self.session, self.session.recorder
         assert recorder is not None
         recorder.not_heard(session.step, self._judge.trigger(step), self.why_not_heard())

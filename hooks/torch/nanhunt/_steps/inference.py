@@ -74,9 +74,7 @@ class Inference:
     def begin_training(self, course: int = lib.TRAINS) -> None:
         session = self._session
         if session.state.course in lib.INFERS:
-            from nanhunt._attach import begin_again
-
-            begin_again(session)
+            session.begin_again()
         session.state.course = course
 
     def is_kept(self) -> bool:

@@ -351,7 +351,7 @@ class StepWatch(Listener):
             if session.mode is StepMode.HELD and self.bad_steps.may_keep(step):
                 self.bad_steps.keep()
             elif session.mode is StepMode.UNHEARD and session.state.course in lib.INFERS:
-                self.bad_steps.tell_not_heard(step)
+                self.bad_steps.report_not_heard(step)
         self._validation.forget()
         whole = self._device_boundary.passed
         if session.overran:
