@@ -186,11 +186,6 @@ class Finding:
         head = f"{self.id} {self.severity}, {self.class_}: {self.title}"
         return f"<{head}\n  step {self.step}, {self.phase}: {where}{cure}>"
 
-    def __repr__(self) -> str:
-        places = (self.call_site, f"step {self.step}", f"phase {self.phase}", self.module and f"in {self.module}")
-        return (f"<nanhunt finding {self.id}: {self.severity}, {self.class_}, {self.confidence}\n  {self.title}\n  "
-                f"{', '.join(place for place in places if place)}>")
-
 
 def _number(value: Any) -> float:
     return float(value)  # also of "NaN", "Infinity", "-Infinity"
