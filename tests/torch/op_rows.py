@@ -189,7 +189,7 @@ class KeptRows:
     def note(self, step, text, count):
         self.notes[text] = count
 
-    def close(self):
+    def close(self, unused_in=""):
         pass
 
 
