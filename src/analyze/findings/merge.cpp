@@ -216,7 +216,7 @@ void conclude(Analysis& analysis, const AnalyzeOptions& options) {
     verdict.status = VerdictStatus::kClean;
     const std::string harm = ignored_harm(findings);
     verdict.headline = fmt::format("No harmful NaN or Inf in {}{}{}{}", watched_text(coverage),
-                                   coverage.clean_end ? "" : " so far: the run has not ended, or was killed",
+                                   coverage.clean_end ? "" : " so far: the run has not ended",
                                    harm.empty() ? "" : " but what the user ignores: " + harm,
                                    parts_missing ? "; parts of the trace are missing" : "");
   }
