@@ -20,6 +20,7 @@ using namespace reports;
 
 constexpr std::size_t kLines = 10, kCodeLines = 5;
 constexpr std::size_t kLabels = 6;
+constexpr std::size_t kCureLines = 3;
 constexpr std::size_t kNotedLines = 2;  // of what was lost, of what was not watched
 
 std::size_t lines_of(std::string_view text) {
@@ -74,9 +75,12 @@ std::string others_of(const ReportModel& model) {
 }
 
 void write_next(TextLayout& out, const ReportModel& model, const TextOptions& options) {
+  // The command is to be copied: it stays one line.
   std::string text = "nanhunt report " + shell_word(printable(options.run)) + " --full";
-  if (const std::string others = others_of(model); !others.empty()) text += "   (also found: " + others + ")";
-  out.fact("Rest", text, kLabels, Ink::kPlain, 1);
+  std::string others = others_of(model);
+  if (!others.empty()) others = "   (also found: " + others + ")";
+  if (columns_of(text + others) + kLabels + 4 <= static_cast<std::size_t>(options.width)) text += others;
+  out.raw("  " + out.ink("Rest", Ink::kDim) + "    " + text);
 }
 
 std::string first_of(const Lines& lines) {
@@ -94,7 +98,7 @@ void write_finding(TextLayout& out, const ReportModel& model, const FindingView&
   if (room != Room::kLeast)
     out.fact("Harm", f.matter.starts_with(yes) ? f.matter.substr(yes.size()) : f.matter, kLabels, Ink::kPlain, 1);
   out.fact("Cure", f.cure_badge.empty() ? f.cure : f.cure + " (" + f.cure_badge + ")", kLabels,
-           f.cure_tried == Tried::kWorked ? Ink::kGreen : Ink::kBold, 2);
+           f.cure_tried == Tried::kWorked ? Ink::kGreen : Ink::kBold, f.frames.empty() ? kCureLines + 1 : kCureLines);
   if (!model.losses.empty()) out.fact("Note", first_of(model.losses), kLabels, Ink::kPlain, 1);
 }
 

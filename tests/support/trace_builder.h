@@ -14,6 +14,7 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -30,7 +31,7 @@ struct Numbers {
   double low = -1, high = 1, smallest = 0.25, sum_of_squares = 0;
   std::int64_t subnormal_count = 0, offset = 0;  // offset: in its storage
   DType format = DType::kF32;
-  std::vector<std::int64_t> dims;
+  std::vector<std::int64_t> dims, steps;  // steps: strides, of a view
   bool read = true, counted = true;
 
   Numbers with(std::int64_t Numbers::*field, std::int64_t count) const {
@@ -72,6 +73,11 @@ struct Numbers {
     copy.n = 1;
     for (std::int64_t size : sizes) copy.n *= size;
     copy.dims = std::move(sizes);
+    return copy;
+  }
+  Numbers strides(std::vector<std::int64_t> of_dims) const {
+    Numbers copy = *this;
+    copy.steps = std::move(of_dims);
     return copy;
   }
   // Only whether it is all finite is known.
@@ -339,10 +345,12 @@ class TraceBuilder {
   }
   LayoutId layout(const Numbers& numbers) {
     const std::vector<std::int64_t> sizes = numbers.dims.empty() ? std::vector<std::int64_t>{numbers.n} : numbers.dims;
-    const auto [it, added] = layouts_.try_emplace({numbers.format, sizes}, static_cast<LayoutId>(layouts_.size() + 1));
+    const std::vector<std::int64_t> strides = numbers.steps.empty() ? row_major(sizes) : numbers.steps;
+    const auto [it, added] =
+        layouts_.try_emplace({numbers.format, sizes, strides}, static_cast<LayoutId>(layouts_.size() + 1));
     if (added) {
       RecordBatch event;
-      event.layouts = {{it->second, numbers.format, sizes, row_major(sizes)}};
+      event.layouts = {{it->second, numbers.format, sizes, strides}};
       log_.push_back(std::move(event));
     }
     return it->second;
@@ -449,7 +457,7 @@ class TraceBuilder {
 
   std::vector<RecordBatch> log_;  // one event each, in order
   std::map<std::string, StringId> strings_;
-  std::map<std::pair<DType, std::vector<std::int64_t>>, LayoutId> layouts_;
+  std::map<std::tuple<DType, std::vector<std::int64_t>, std::vector<std::int64_t>>, LayoutId> layouts_;
   std::string module_;
   std::string site_;
   Phase phase_ = Phase::kForward;

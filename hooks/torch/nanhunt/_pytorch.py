@@ -11,6 +11,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -77,10 +78,10 @@ is_autocast_on: Callable[[], bool] = getattr(
     _C, "_is_any_autocast_enabled", lambda: any(torch.is_autocast_enabled(d) for d in ("cpu", "cuda")))
 
 no_function_modes: Callable[[], Any] = _C.DisableTorchFunction
+no_autocast: Callable[[], Any] = getattr(_C, "_DisableAutocast", nullcontext)
 # Guards under which ops are ours alone: no dispatch mode, no autocast, no function mode.
 guards: list[Callable[[], Any]] = [
-    make for make in (getattr(_C, "_DisableTorchDispatch", None), getattr(_C, "_DisableAutocast", None),
-                      no_function_modes) if make is not None]
+    make for make in (getattr(_C, "_DisableTorchDispatch", None), no_autocast, no_function_modes) if make is not None]
 # Under it a subclass of the user's is a plain tensor.
 no_torch_function: Any = getattr(_C, "DisableTorchFunctionSubclass", no_function_modes)
 raw_stream: Callable[[int], int] | None = getattr(_C, "_cuda_getCurrentRawStream", None)

@@ -6,6 +6,7 @@ run goes on as it would have without us.
 """
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -92,6 +93,8 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
         session.tracker.meet(its)
         session.number_of(its)
         _check_held(session, models, its)
+    for one in _made_before(models) if not optimizers else ():
+        session.tracker.meet(one)  # it trains: its first two forwards are no inference
     if optimizers:
         session.open()  # what comes before the first forward is heard as well
     if on_fault is not None:
@@ -232,6 +235,14 @@ def _models(model: Any) -> tuple[list[torch.nn.Module], list[str | None]]:
         if not isinstance(one, torch.nn.Module):
             raise TypeError(f"model: expected a torch.nn.Module in the {_kind(model)}, got {_kind(one)}")
     return modules, list(names)
+
+
+def _made_before(models: Sequence[torch.nn.Module]) -> list[torch.optim.Optimizer]:
+    """Optimizers of the models' parameters that there are already. An object's type is asked, not the object: it may be
+    a proxy whose class is its program's to make."""
+    held = {id(p) for model in models for p in model.parameters()}
+    made = [one for one in gc.get_objects() if issubclass(type(one), torch.optim.Optimizer)] if held else []
+    return [one for one in made if any(id(p) in held for group in one.param_groups for p in group["params"])]
 
 
 def _optimizers(optimizer: Any) -> list[torch.optim.Optimizer]:

@@ -58,7 +58,7 @@ void add_trials(std::vector<Advice>& advice, const std::vector<ProbeRecord>& pro
       if (!other.why.empty() && is_finite(other)) advice.push_back(std::move(other));
     }
   }
-  std::stable_sort(advice.begin(), advice.end(), [](const Advice& a, const Advice& b) { return tried(a) < tried(b); });
+  put_tried_first(advice);
 }
 
 }  // namespace nanhunt::analyze

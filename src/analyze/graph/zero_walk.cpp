@@ -26,7 +26,9 @@ class Walk {
         return guarded(op, info, *out, depth);
       case ZeroRule::kConstant: {
         const double constant = op.scalars.empty() ? 0 : op.scalars.front().value;
-        return constant != 0 ? lost_guard(op, *out, constant) : ZeroOrigin{};
+        // Zeros beside a constant that the format holds were there before it was written, into a part or a view.
+        if (constant == 0 || round_to(dtype_of(*out, names_, op.compute_dtype), constant) != 0) return {};
+        return lost_guard(op, *out, constant);
       }
       case ZeroRule::kSame:
       case ZeroRule::kProduct:

@@ -144,7 +144,10 @@ Value* ValueTable::insert(const ValueRecord& record, const LayoutRecord* layout)
 std::uint64_t ValueTable::producer_of(const Value& value) {
   if (value.producer != kNoSeq || value.base == 0) return value.producer;
   const Value* base = find(value.base);
-  return base != nullptr && base->version == value.version ? base->producer : kNoSeq;
+  if (base == nullptr || base->version != value.version) return kNoSeq;
+  // What was written through a view of a part (a diagonal) did not make the rest; an expanded view has no more numbers.
+  const std::int64_t seen = std::min(value.stats.numel, value.extent.end - value.extent.first);
+  return base->stats.numel < seen ? kNoSeq : base->producer;
 }
 
 void ValueTable::unlink(std::int32_t slot, StorageInfo& info) {

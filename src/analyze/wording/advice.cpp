@@ -291,6 +291,11 @@ void add_trial(Advice& advice, const ProbeRecord& trial, std::string_view what) 
   if (is_open) advice.text += fmt::format(" Tried here: {}.", what.substr(0, what.find("; ")));
 }
 
+void put_tried_first(std::vector<Advice>& advice) {
+  const auto cures = advice.begin() + (!advice.empty() && advice.front().id == "init-scale" ? 1 : 0);
+  std::stable_sort(cures, advice.end(), [](const Advice& a, const Advice& b) { return tried(a) < tried(b); });
+}
+
 void add_experiments(std::vector<Finding>& findings, const std::vector<ExperimentRecord>& experiments) {
   for (std::size_t i = 0; i < findings.size(); ++i) {
     std::vector<Advice>& advice = findings[i].advice;
@@ -308,7 +313,7 @@ void add_experiments(std::vector<Finding>& findings, const std::vector<Experimen
       }
       apply(*it, experiment);
     }
-    std::stable_sort(advice.begin(), advice.end(), [](const Advice& a, const Advice& b) { return tried(a) < tried(b); });
+    put_tried_first(advice);
   }
 }
 

@@ -14,6 +14,9 @@ Advice make_advice(std::string_view id);  // an id that is not in the table is i
 void fit_to_format(Advice& advice, DType stored);
 // What came of it when it was tried on the numbers that the op read. `what`: "CHANGE; SCOPE".
 void add_trial(Advice& advice, const ProbeRecord& trial, std::string_view what);
+// What worked, what was not tried, what failed. A lower init_scale stays first: a scale that is too large is the cause,
+// whatever else the numbers would fit into.
+void put_tried_first(std::vector<Advice>& advice);
 // For a run of another framework: formulas instead of its functions.
 void name_no_functions_of_pytorch(std::vector<Finding>& findings);
 Advice manual_cast_advice(DType dtype);   // against parameters or results that were cast to it by hand

@@ -44,7 +44,8 @@ std::string expanded(double constant, std::int64_t zeros) {
   const Handle length = t.op("norm", {{"self", x}}, finite(8).as(DType::kF16).zeros(1).range(0, 1));
   const Handle least =
       t.op("clamp_min", {{"self", length}}, finite(8).as(DType::kF16).zeros(zeros).range(0, 1), {{"min", constant}});
-  const Handle shown = t.seen_as(least, finite(64).as(DType::kF16).zeros(8 * zeros).range(0, 1), least.id);
+  const Numbers rows = finite().shape({8, 8}).strides({1, 0}).as(DType::kF16).zeros(8 * zeros).range(0, 1);
+  const Handle shown = t.seen_as(least, rows, least.id);
   const Handle y = t.op("div", {{"self", x}, {"other", shown}}, finite(64).as(DType::kF16).nan(8 * zeros));
   t.mark(TensorRole::kLoss, "loss", y);
   t.end_step();
@@ -54,6 +55,19 @@ std::string expanded(double constant, std::int64_t zeros) {
 TEST(Underflow, of_a_guard_is_seen_through_a_view_of_the_denominator) {
   EXPECT_EQ(expanded(1e-12, 1), "eps_underflow | div | norm | forward | step 0 | appear | observed\n");
   EXPECT_EQ(expanded(1e-3, 0), "clean\n");
+}
+
+// x / y, whose diagonal was filled with 1 through a view: its zeros beside it are no lost guard.
+TEST(Underflow, of_a_constant_is_not_seen_in_zeros_beside_the_part_that_it_was_written_into) {
+  TraceBuilder t;
+  t.in("gaps");
+  const Handle x = t.value(finite().shape({4, 4}));
+  Handle whole = t.op("sub", {{"self", x}, {"other", x}}, finite().shape({4, 4}).zeros(16).range(0, 0));
+  Handle diagonal = t.seen_as(whole, finite().shape({4}).strides({5}).zeros(4).range(0, 0), whole.id);
+  t.in_place("fill_", diagonal, {}, finite().shape({4}).strides({5}).range(1, 1), {{"value", 1}});
+  whole = t.seen_as(diagonal, finite().shape({4, 4}).zeros(12).range(0, 1), diagonal.id);
+  t.mark(TensorRole::kLoss, "loss", t.op("div", {{"self", x}, {"other", whole}}, finite().shape({4, 4}).inf(12)));
+  EXPECT_EQ(table(analysis_of(t)), "divide_by_zero | div | gaps | forward | step 0 | appear | observed\n");
 }
 
 TEST(Underflow, of_a_cast_is_seen_in_the_zeros_it_added) {

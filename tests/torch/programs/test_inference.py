@@ -291,7 +291,8 @@ def test_no_word_of_training_is_said_of_a_run_without_it(level, library, tmp_pat
     script = tmp_path / "sample.py"
     script.write_text(GENERATE.replace("GAIN", "3e39").replace("GRADIENTS", "no_grad"))
     hunt(tmp_path / "run", level, script)
-    told_text = subprocess.run([cli(), "report", tmp_path / "run"], capture_output=True, text=True, check=False).stdout
+    told_text = subprocess.run([cli(), "report", "--full", tmp_path / "run"],
+                               capture_output=True, text=True, check=False).stdout
     words = told_text.split("What to do")[0] + told_text.split("\nWatched")[1].split("Where next")[0]
     assert "3 (a forward: nothing was trained)" in words
     for word in ("loss", "optimizer", "gradient", "scaler", "what is trained"):

@@ -50,10 +50,13 @@ class Call:
 
 
 def kept_by(tap: Tap) -> list[Call]:
-    """What the tap has kept of the step that runs."""
+    """What the tap has kept of the step that runs, without calls that Python cannot make: of an unknown format."""
     kept: list[Call] = []
     for one in tap.kept():
-        func, args, kwargs = call_of(one.op, one.overload, one.args)
+        try:
+            func, args, kwargs = call_of(one.op, one.overload, one.args)
+        except (AttributeError, KeyError):
+            continue
         results = one.results[0] if len(one.results) == 1 else one.results
         kept.append(Call(func, schema_of(func), args, kwargs, results, one.first_seq, one.rows, one.phase, one.flags))
     return kept

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from nanhunt import _library as lib
+from nanhunt._pytorch import no_autocast
 
 if TYPE_CHECKING:
     from nanhunt._steps.origin import Call
@@ -55,14 +56,13 @@ class Outcome(NamedTuple):
 def alone() -> Iterator[None]:
     """With derivatives, and without what the program may have turned on: autocast, anomaly mode, hooks of its own."""
     with ExitStack() as stack:
-        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t))
+        # Detached: a result that is handed back as it is would hold what made it, and that the result.
+        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach(), lambda t: t))
         stack.enter_context(torch.enable_grad())
         anomaly = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
         torch.set_anomaly_enabled(False, False)
         stack.callback(torch.set_anomaly_enabled, *anomaly)
-        keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
-        keys = keys | torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
-        stack.enter_context(torch._C._ExcludeDispatchKeyGuard(keys))
+        stack.enter_context(no_autocast())
         yield
 
 

@@ -24,10 +24,14 @@ def local(t: Any) -> Any:
     return t if type(t) in PLAIN else getattr(t, "_local_tensor", t)
 
 
-# PyTorch's own numbers of its types, as ops are given them.
-_DTYPE_OF = {0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64, 5: torch.float16,
-             6: torch.float32, 7: torch.float64, 9: torch.complex64, 10: torch.complex128, 11: torch.bool,
-             15: torch.bfloat16}
+# PyTorch's own numbers of its types, as ops are given them (c10/core/ScalarType.h): fixed since releases of serialised
+# programs depend on them. A release may lack one.
+_SCALAR_TYPES = (
+    "uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool qint8 quint8 qint32 "
+    "bfloat16 quint4x2 quint2x4 bits1x8 bits2x4 bits4x2 bits8 bits16 float8_e5m2 float8_e4m3fn float8_e5m2fnuz "
+    "float8_e4m3fnuz uint16 uint32 uint64 uint1 uint2 uint3 uint4 uint5 uint6 uint7 int1 int2 int3 int4 int5 int6 int7 "
+    "float8_e8m0fnu float4_e2m1fn_x2").split()
+_DTYPE_OF = {number: getattr(torch, name) for number, name in enumerate(_SCALAR_TYPES) if hasattr(torch, name)}
 
 
 def call_of(op: str, overload: str, values: Sequence[Any]) -> tuple[Any, list[Any], dict[str, Any]]:
