@@ -195,7 +195,7 @@ struct Finding {
   std::vector<std::int64_t> samples;  // data set ids of bad rows, or of the step's batch
   std::vector<std::string> sinks;     // "parameter fc1.weight", "loss"
   std::vector<std::string> also;      // same class, op, phase and step at other modules, as module paths
-  std::vector<Advice> advice;
+  std::vector<Advice> advice;  // what worked first, what failed last: reports keep this order
   std::vector<RelatedFinding> related;  // of the same line in the same step, or further along its chain
   std::uint64_t related_omitted = 0;
   bool trained = true;      // false: in a process that trained nothing, so that its step is a forward

@@ -155,14 +155,14 @@ json chain_to_json(const Chain& chain) {
 
 json advice_to_json(const std::vector<Advice>& advice) {
   json out = json::array();
-  for (const Advice* one : order_advice(advice)) {
+  for (const Advice& one : advice) {
     if (out.size() == kJsonAdvice) break;
-    out.push_back({{"id", json_text(one->id)},
-                   {"text", json_text(one->text)},
-                   {"why", json_text(one->why)},
-                   {"verified", one->verified ? json(*one->verified) : json()},
-                   {"on_these_numbers", one->on_these_numbers ? json(*one->on_these_numbers) : json()},
-                   {"evidence", json_text(one->evidence)}});
+    out.push_back({{"id", json_text(one.id)},
+                   {"text", json_text(one.text)},
+                   {"why", json_text(one.why)},
+                   {"verified", one.verified ? json(*one.verified) : json()},
+                   {"on_these_numbers", one.on_these_numbers ? json(*one.on_these_numbers) : json()},
+                   {"evidence", json_text(one.evidence)}});
   }
   return out;
 }

@@ -319,9 +319,9 @@ FindingView view_finding(const Finding& f, bool many_ranks) {
   view.first_inf = first_text(f.first_inf, "infinity");
   view.first_nan = first_text(f.first_nan, "NaN");
 
-  for (const Advice* advice : order_advice(f.advice)) {
+  for (const Advice& advice : f.advice) {
     if (view.advice.size() == kMaxAdvice) break;
-    view.advice.push_back(view_advice(*advice));
+    view.advice.push_back(view_advice(advice));
   }
   view.change = change_sentence(f);
   if (view.advice.empty() || view.advice.front().tried == Tried::kFailed) {

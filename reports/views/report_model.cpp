@@ -162,15 +162,6 @@ const Finding* find_origin(const Analysis& analysis) {
   return about_one && !analysis.findings.empty() ? &analysis.findings.front() : nullptr;
 }
 
-std::vector<const Advice*> order_advice(const std::vector<Advice>& advice) {
-  std::vector<const Advice*> order;
-  order.reserve(advice.size());
-  for (const Advice& one : advice) order.push_back(&one);
-  std::stable_sort(order.begin(), order.end(),
-                   [](const Advice* a, const Advice* b) { return tried(*a) < tried(*b); });
-  return order;
-}
-
 ReportModel make_report_model(const Analysis& analysis, const std::vector<std::uint32_t>& going) {
   ReportModel model;
   model.status = analysis.verdict.status;

@@ -168,7 +168,4 @@ ReportModel make_report_model(const Analysis& analysis, const std::vector<std::u
 // clean verdict that names none.
 const Finding* find_origin(const Analysis& analysis);
 
-// Advice in the order it is shown, that of Tried; otherwise as the analyzer has it.
-std::vector<const Advice*> order_advice(const std::vector<Advice>& advice);
-
 }  // namespace nanhunt::reports

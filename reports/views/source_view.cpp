@@ -63,9 +63,8 @@ FramesView view_frames(const std::vector<SourceFrame>& frames) {
 }
 
 std::string change_sentence(const Finding& finding) {
-  const std::vector<const Advice*> order = order_advice(finding.advice);
-  if (order.empty() || tried(*order.front()) == Tried::kFailed) return "";
-  const std::string advice = clip(order.front()->text, kSentenceLimit);
+  if (finding.advice.empty() || tried(finding.advice.front()) == Tried::kFailed) return "";
+  const std::string advice = clip(finding.advice.front().text, kSentenceLimit);
   std::string where = clip(finding.call_site, kNameLimit);
   if (where.empty()) return advice;
   if (!finding.frames.empty()) {

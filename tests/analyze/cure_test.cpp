@@ -101,6 +101,19 @@ TEST(Cures, of_a_hidden_infinity_begin_with_how_it_came_back) {
   EXPECT_FALSE(says(returned(false), "exp_backward multiplied"));
 }
 
+TEST(Cures, that_worked_come_first_and_those_that_failed_last_but_a_scale_that_is_too_large_stays_the_first) {
+  const auto ordered = [](const char* front) {
+    Finding f;
+    f.advice = {analyze::make_advice(front), analyze::make_advice("raise-eps"), analyze::make_advice("bf16"), analyze::make_advice("fp32-compute")};
+    f.advice[1].verified = false;
+    f.advice[3].on_these_numbers = true;
+    analyze::put_tried_first(f.advice);
+    return advice_of(f);
+  };
+  EXPECT_EQ(ordered("clamp-input"), "fp32-compute clamp-input bf16 raise-eps ");
+  EXPECT_EQ(ordered("init-scale"), "init-scale fp32-compute bf16 raise-eps ");
+}
+
 TEST(Cures, that_were_tried_in_a_concrete_form_are_not_listed_as_untried_too) {
   TraceBuilder t;
   const Handle x = t.value(finite().as(DType::kF16).range(-1, 12));

@@ -205,7 +205,7 @@ TEST(JsonReporter, findings_are_bounded_and_the_rest_is_counted) {
   EXPECT_EQ(report["findings"][0]["id"], "F1");
 }
 
-TEST(JsonReporter, advice_that_was_seen_to_work_comes_first) {
+TEST(JsonReporter, advice_says_what_came_of_it_when_it_was_tried) {
   const json report = report_of(make_fault_analysis());
   const json& advice = report["findings"][0]["advice"];
   EXPECT_EQ(advice[0]["id"], "fp32-masters");

@@ -135,11 +135,11 @@ Finding make_eps_finding() {
   };
   for (int i = 0; i + 1 < 7; ++i) f.chain.edges.push_back({i, i + 1});
   f.advice = {
-      {"raise-eps", "Raise Adam's eps to 1e-4.", "It no longer rounds to 0.", false,
-       "The run stayed finite, but its updates were 54 times those of an fp64 optimizer."},
-      {"bf16", "Train in bf16.", "Its smallest number is far below eps.", std::nullopt, ""},
       {"fp32-masters", "Keep fp32 master weights and optimizer state.", "eps 1e-8 is a normal number in fp32.", true,
-       "The failing step and 50 further steps stayed finite; loss 2.30 → 0.41; updates within 1.02 × of fp64."}};
+       "The failing step and 50 further steps stayed finite; loss 2.30 → 0.41; updates within 1.02 × of fp64."},
+      {"bf16", "Train in bf16.", "Its smallest number is far below eps.", std::nullopt, ""},
+      {"raise-eps", "Raise Adam's eps to 1e-4.", "It no longer rounds to 0.", false,
+       "The run stayed finite, but its updates were 54 times those of an fp64 optimizer."}};
   return f;
 }
 
