@@ -204,9 +204,11 @@ enum {
   NANHUNT_SETUP_BACKWARD_IN_AUTOCAST = 2, /* backward began while autocast to dtype was on */
   NANHUNT_SETUP_NARROW_PARAMETERS = 3,    /* a model that ran with gradients on holds `number` parameters in dtype;
                                              path: the first of them */
-  NANHUNT_SETUP_FOREIGN_PARAMETERS = 4    /* none of the `number` parameters of an optimizer has a gradient or is the
+  NANHUNT_SETUP_FOREIGN_PARAMETERS = 4,   /* none of the `number` parameters of an optimizer has a gradient or is the
                                              models' own, whose parameters have gradients and are in no optimizer;
                                              text: its class */
+  NANHUNT_SETUP_WIDE_COLUMN = 5           /* of what a model is given, text ("column 7 of input 0") reaches `number`
+                                             times as far as the median column; path: the model */
 };
 typedef struct nanhunt_setup {
   uint32_t struct_size;

@@ -335,6 +335,8 @@ enum class SetupFact : std::uint8_t {
   kNarrowParameters = 3,     // a model that ran with gradients on holds `number` parameters in `dtype`; path: the first
   kForeignParameters = 4,    // none of the `number` parameters of an optimizer has a gradient or is the models' own,
                              // whose parameters have gradients and are in no optimizer; text: its class
+  kWideColumn = 5,           // of what a model is given, text ("column 7 of input 0") reaches `number` times as far as
+                             // the median column; path: the model
 };
 std::string_view setup_fact_name(SetupFact fact);  // "module", "autocast", ...
 

@@ -88,6 +88,7 @@ class AnalyzerImpl final : public RankPass {
     for (const SetupRecord& record : batch.setup) {
       sources_.on_setup(record);
       setup_.on_setup(record);
+      norms_.on_setup(record);
     }
     for (const ValueRecord& record : batch.values) graph_.add_value(record);
     for (const EvidenceRecord& record : batch.evidence) {
@@ -266,6 +267,7 @@ void AnalyzerImpl::on_step(const StepRecord& told) {
   if (finished) update_loss_.on_step_end(record.step, record.loss);
   standstill_.on_step_end();
   if (finished) lr_ramp_.on_step_end(record.step, record.lr, record.loss);
+  sources_.on_step_end(record);
   setup_.on_step_end(record, outcome.scaled && outcome.scale != 1);
   step.gradient_norm = norms.gradient;
   step.weight_norm = health != nullptr && std::isnan(norms.weight) ? health->weight_norm : norms.weight;

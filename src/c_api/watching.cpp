@@ -194,7 +194,7 @@ nanhunt_status nanhunt_record_setup(nanhunt_recorder* recorder, const nanhunt_se
     const nanhunt_setup given = sized_copy("nanhunt_record_setup", setup, defaults);
     SetupEvent event;
     event.step = given.step;
-    event.fact = enum_of("fact", given.fact, SetupFact::kForeignParameters);
+    event.fact = enum_of("fact", given.fact, SetupFact::kWideColumn);
     event.path = text_of(given.path);
     event.site = text_of(given.site);
     event.dtype = enum_of("dtype", given.dtype, DType::kBool);

@@ -37,6 +37,7 @@ std::string_view setup_fact_name(SetupFact fact) {
     case SetupFact::kBackwardInAutocast: return "backward_in_autocast";
     case SetupFact::kNarrowParameters: return "narrow_parameters";
     case SetupFact::kForeignParameters: return "foreign_parameters";
+    case SetupFact::kWideColumn: return "wide_column";
   }
   return "unknown";
 }

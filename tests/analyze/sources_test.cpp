@@ -39,6 +39,23 @@ TEST(Sources, a_finding_has_the_frames_of_its_call_site_and_the_class_of_its_mod
   EXPECT_EQ(f.frames[1].line, 30u);
 }
 
+TEST(Sources, a_stack_of_another_step_is_not_the_findings) {
+  TraceBuilder t;
+  t.frame("model.py:7", 0, "/data/me/model.py", 7, "Net.forward", 7, "");
+  t.frame("model.py:7", 1, "/data/me/train.py", 30, "step", 30, "loss = net(x)");
+  overflow(t, "fc1", "model.py:7");
+  for (int step = 0; step < 3; ++step) {
+    t.end_step();
+    t.op("mul", {{"self", t.value(finite())}}, finite(), {{"other", 2}});
+  }
+  t.frame("model.py:7", 0, "/data/me/model.py", 7, "Net.forward", 7, "");  // badness of another op, soon in the trace
+  t.frame("model.py:7", 1, "/data/me/eval.py", 3, "<module>", 3, "net(x)");
+  t.end_step();
+  const Finding f = analysis_of(t).findings.at(0);
+  ASSERT_EQ(f.frames.size(), 2u);
+  EXPECT_EQ(f.frames[1].file, "/data/me/train.py");
+}
+
 TEST(Sources, a_site_without_frames_has_none) {
   TraceBuilder t;
   t.frame("model.py:7", 1, "/data/me/train.py", 30, "step", 30, "loss = net(x)");  // the innermost was lost

@@ -4,6 +4,7 @@ backward under autocast, optimizers that hold other parameters than the models. 
 tap."""
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +15,32 @@ from nanhunt._listener import Listener, RootCall
 from nanhunt._names import plain_module, plain_path
 from nanhunt._pytorch import is_autocast_on
 from nanhunt._tap.places import call_site, set_frame_reporter
+from nanhunt._tap.plain import PLAIN
 from nanhunt._tap.sites import cell_name
 from nanhunt._tap.source import lines_around
+from nanhunt._tap.tap_library import unheard
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
 
 MOST_MODULES = 4096  # of a model, of which the classes are told
+_WIDE = 100.0  # times the median column
+_MOST_COLUMNS, _MOST_NUMBERS = 4096, 1 << 20  # of what is read of an input
 _FORMATS = {torch.float16: lib.F16, torch.bfloat16: lib.BF16}
+
+
+def _widest_column(t: torch.Tensor) -> tuple[int, float]:
+    """Of a matrix of samples; how many times as far as the median column it reaches. 0: not known."""
+    if type(t) not in PLAIN or not t.is_cpu or not t.is_floating_point() or t.layout is not torch.strided:
+        return 0, 0.0
+    if t.dim() != 2 or len(t) < 2 or not 2 < t.shape[1] <= _MOST_COLUMNS or t.numel() > _MOST_NUMBERS:
+        return 0, 0.0
+    with unheard(), torch.no_grad():
+        reach = t.detach().float().abs().amax(0)
+        median = float(reach.median())
+        widest = int(reach.argmax())
+        largest = float(reach[widest])
+    return widest, largest / median if math.isfinite(largest) and median > 0 else 0.0
 
 
 class SetupWatch(Listener):
@@ -57,6 +76,10 @@ class SetupWatch(Listener):
             if narrow:
                 recorder.setup(step, lib.NARROW_PARAMETERS, plain_path(call.name, narrow[0]), dtype=number,
                                number=len(narrow))
+        for name, t in call.tensors():
+            column, ratio = _widest_column(t)
+            if ratio >= _WIDE:
+                recorder.setup(step, lib.WIDE_COLUMN, call.name, number=ratio, text=f"column {column} of input {name}")
 
     def before_backward(self, tensors: Sequence[torch.Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:
         if self._backward or self.session.recorder is None or not is_autocast_on():

@@ -93,8 +93,8 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
         session.tracker.meet(its)
         session.number_of(its)
         _check_held(session, models, its)
-    for one in _made_before(models) if not optimizers else ():
-        session.tracker.meet(one)  # it trains: its first two forwards are no inference
+    for made in _made_before(models) if not optimizers else ():
+        session.tracker.meet(made)  # it trains: its first two forwards are no inference
     if optimizers:
         session.open()  # what comes before the first forward is heard as well
     if on_fault is not None:

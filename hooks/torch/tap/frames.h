@@ -65,10 +65,10 @@ class Frames {
       frame = back;
     }
     std::vector<SourceFrame> above;
-    if (found.code != nullptr && sources_.claim(found.text)) above = stack(frame);
+    if (!found.text.empty() && sources_.claim(found.text)) above = stack(frame);
     if (frame != nullptr) dec_(frame);
     release_(held);
-    if (found.code == nullptr) return site;
+    if (found.text.empty()) return site;
     // Not under Python's lock: whoever has the tap's mutex may wait for that (a device's stream is asked of Python).
     {
       const std::lock_guard lock(mutex_);
@@ -77,7 +77,7 @@ class Frames {
       new_site_ = names_[site] = found.text;
     }
     held = ensure_();
-    codes_[found.code].sites[found.at] = site;
+    number(found.called, site);
     release_(held);
     return site;
   }
@@ -116,13 +116,15 @@ class Frames {
     const int held = ensure_();
     for (const auto& [code, known] : codes_) dec_(code);
     codes_.clear();
+    called_.clear();
     release_(held);
   }
 
  private:
   static constexpr int kMostAgain = 256;
   int reported_again_ = 0;
-  enum class Kind : std::uint8_t { kTheirs, kImport, kUser };
+  // kInstalled: of a package, which may call an op for the user's line as a wrapper does.
+  enum class Kind : std::uint8_t { kTheirs, kImport, kInstalled, kUser };
   struct Code {
     bool known = false;
     Kind kind = Kind::kTheirs;
@@ -143,10 +145,12 @@ class Frames {
       if (file.rfind("<frozen importlib", 0) == 0) {
         learnt.kind = Kind::kImport;
       } else {
+        for (const std::string_view folder : {"/site-packages/", "/dist-packages/", "/lib/python3"})
+          if (file.find(folder) != file.npos) learnt.kind = Kind::kInstalled;
         for (const std::string& start : theirs_)
           if (file.rfind(start, 0) == 0) learnt.kind = Kind::kTheirs;
       }
-      if (learnt.kind == Kind::kUser) learnt.file = shown(text);
+      if (learnt.kind >= Kind::kInstalled) learnt.file = shown(text);
     }
     if (name != nullptr) dec_(name);
     if (into.known) return;
@@ -172,7 +176,7 @@ class Frames {
       void* code = code_(frame);
       Code& known = codes_[code];
       if (!known.known) learn(code, known);
-      if (known.kind == Kind::kUser) {
+      if (known.kind >= Kind::kInstalled) {
         SourceFrame one;
         one.file = attribute_text(code, "co_filename");
         one.function = attribute_text(code, "co_qualname");
@@ -199,19 +203,79 @@ class Frames {
     return out;
   }
 
-  struct NewLine {
+  // A function that runs, and where it stands. A line of a package is another place for each line that called it.
+  struct Spot {
     void* code = nullptr;
     int at = 0;
+    bool operator==(const Spot&) const = default;
+  };
+  struct Called {
+    Spot inner, from;
+    bool operator==(const Called&) const = default;
+  };
+  struct HashOfCalled {
+    std::size_t operator()(const Called& c) const {
+      const auto mixed = [](std::size_t seed, const Spot& s) {
+        return (seed * 31 + std::hash<void*>()(s.code)) * 31 + static_cast<std::size_t>(s.at);
+      };
+      return mixed(mixed(7, c.inner), c.from);
+    }
+  };
+  struct NewLine {
+    Called called;
     std::string text;
   };
+  static constexpr int kWrapper = 6;  // frames from an op's line in a package to the user's own, PyTorch's included
+
+  Spot spot(void* code, void* frame) const { return {code, last_ != nullptr ? last_(frame) : line_(frame)}; }
 
   // A line that has no number yet is put into `found`.
   std::int64_t line(void* code, const Code& known, void* frame, NewLine& found) {
-    const int at = last_ != nullptr ? last_(frame) : line_(frame);
-    const auto site = known.sites.find(at);
-    if (site != known.sites.end()) return site->second;
-    found = {code, at, known.file + ":" + std::to_string(line_(frame))};
+    Called called{spot(code, frame), {}};
+    if (known.kind == Kind::kInstalled) called.from = caller_of(frame, nullptr);
+    if (const std::int64_t* site = site_of(called); site != nullptr) return *site;
+    found = {called, known.file + ":" + std::to_string(line_(frame))};
+    if (called.from.code != nullptr) caller_of(frame, &found.text);
     return 0;
+  }
+
+  std::int64_t* site_of(const Called& called) {
+    if (called.from.code != nullptr) {
+      const auto known = called_.find(called);
+      return known != called_.end() ? &known->second : nullptr;
+    }
+    auto& sites = codes_[called.inner.code].sites;
+    const auto known = sites.find(called.inner.at);
+    return known != sites.end() ? &known->second : nullptr;
+  }
+
+  void number(const Called& called, std::int64_t site) {
+    if (called.from.code == nullptr) {
+      codes_[called.inner.code].sites[called.inner.at] = site;
+    } else if (called_.size() < kMostCalled) {
+      called_[called] = site;
+    }
+  }
+
+  // The nearest line of the user's own above a frame of a package, which `text` is to name as well.
+  Spot caller_of(void* innermost, std::string* text) {
+    Spot found;
+    void* frame = back_(innermost);
+    for (int i = 0; i < kWrapper && frame != nullptr && found.code == nullptr; ++i) {
+      void* code = code_(frame);
+      Code& known = codes_[code];
+      if (!known.known) learn(code, known);
+      if (known.kind == Kind::kUser) {
+        found = spot(code, frame);
+        if (text != nullptr) text->append(" called at ").append(known.file + ":" + std::to_string(line_(frame)));
+      }
+      dec_(code);
+      void* back = back_(frame);
+      dec_(frame);
+      frame = back;
+    }
+    if (frame != nullptr) dec_(frame);
+    return found;
   }
 
   const Recording& to_;
@@ -221,6 +285,8 @@ class Frames {
   std::string new_site_;
   std::unordered_map<std::int64_t, std::string> names_;  // of sites
   std::unordered_map<void*, Code> codes_;
+  static constexpr std::size_t kMostCalled = 65536;
+  std::unordered_map<Called, std::int64_t, HashOfCalled> called_;
   bool usable_ = false;
   int (*ensure_)() = nullptr;
   void (*release_)(int) = nullptr;

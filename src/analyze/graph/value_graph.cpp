@@ -181,13 +181,13 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op, 
         continue;
       }
       // What ops of phase data read first came from the program: samples that a loader puts together. What the loss
-      // reads first it is given beside what the model made: labels, weights.
+      // reads first it is given beside what the model made: labels, weights; an evaluation too: noise levels.
       const bool outside = value->producer == kNoSeq && value->roles == 0;
       const bool sample = outside && op.phase == Phase::kData;
-      const bool given = outside && op.phase == Phase::kLoss;
+      const bool given = outside && (op.phase == Phase::kLoss || op.phase == Phase::kValidation);
       use.op = sample || given ? kBatchOp : kUnwatchedOp;
       resolve(*value, sample ? BirthKind::kBatch : BirthKind::kUnwatched, TensorRole::kBatch, use);
-      if (given) read_at(*value, op.call_site);
+      if (outside) read_at(*value, op.call_site);
     }
   }
   for (const OpArg& arg : view_.outputs) {
@@ -486,8 +486,7 @@ void ValueGraph::read_at(const Value& value, StringId call_site) {
   for (const BirthId id : labels_.get(value.labels).births) {
     Birth* birth = find_birth(id);
     if (birth == nullptr) continue;
-    const bool from_outside = birth->kind == BirthKind::kUnwatched || birth->kind == BirthKind::kGiven;
-    if (from_outside && birth->source.value == value.id) birth->call_site = call_site;
+    if (birth->kind != BirthKind::kOp && birth->source.value == value.id) birth->call_site = call_site;
   }
 }
 

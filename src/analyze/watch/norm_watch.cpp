@@ -44,6 +44,12 @@ NormWatch::Parameter* NormWatch::parameter(StringId path) {
   return &parameters_[*slot - 1];
 }
 
+void NormWatch::on_setup(const SetupRecord& record) {
+  if (record.fact != SetupFact::kWideColumn || !(record.number > column_ratio_)) return;
+  wide_column_ = names_.text(record.text);
+  column_ratio_ = record.number;
+}
+
 void NormWatch::on_mark(const MarkRecord& mark, const Value& value, double divisor) {
   if (mark.kind != TensorRole::kParameter && mark.kind != TensorRole::kBoundaryGradient) return;
   Parameter* p = parameter(mark.path);
@@ -113,6 +119,8 @@ NormWatch::Norms NormWatch::on_step_end(std::uint32_t step, double loss, bool ba
     if (!growth) growth = judge_updates(step);
     if (!growth) return norms;
     add_updates(*growth);
+    growth->wide_column = wide_column_;
+    growth->column_ratio = column_ratio_;
     growths_.push_back(std::move(*growth));
   }
   return norms;

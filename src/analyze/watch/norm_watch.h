@@ -42,6 +42,8 @@ struct Growth {
   std::vector<double> updates;  // of `fastest`, step by step up to `updates_to`: the change of its norm, of its norm before
   std::vector<double> update_lrs;  // of these steps
   std::uint32_t updates_to = 0;
+  std::string wide_column;  // of what a model is given: "column 7 of input 0"; empty: none is out of scale
+  double column_ratio = 0;  // its reach, of that of the median column
 
   bool lasts() const { return until == std::numeric_limits<std::uint32_t>::max(); }
   bool holds(std::uint32_t at) const { return at >= step && at < until; }
@@ -51,6 +53,7 @@ class NormWatch {
  public:
   explicit NormWatch(const Names& names) : names_(names) {}
 
+  void on_setup(const SetupRecord& record);
   // `divisor`: what the gradients of this step are still multiplied by.
   void on_mark(const MarkRecord& mark, const Value& value, double divisor);
   struct Norms {
@@ -90,6 +93,8 @@ class NormWatch {
   double weight_sq(const Parameter& p, std::size_t back) const;  // `back` steps before the newest
 
   const Names& names_;
+  std::string wide_column_;  // the widest of all
+  double column_ratio_ = 0;
   FlatMap<std::uint32_t> index_;  // by path, plus one
   std::vector<Parameter> parameters_;
   bool too_many_ = false;

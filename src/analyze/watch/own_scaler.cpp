@@ -46,6 +46,7 @@ void OwnScaler::enter(std::uint32_t step) {
   if (step == step_) return;
   factors_.clear();
   divided_.reset();
+  last_.reset();
   used_ = unscaled_ = false;
   clipped_ = {};
   step_ = step;
@@ -55,6 +56,7 @@ void OwnScaler::on_op(const OpInView& op) {
   if (scaler_.told()) return;  // one that tells of itself is at work
   const Phase phase = op.record->phase;
   const bool loss = phase == Phase::kLoss;
+  if (!loss) use_last();
   if (!loss && phase != Phase::kUnscale && phase != Phase::kClip && phase != Phase::kComm) return;
   if (phase == Phase::kClip) note_norm(op);
   const std::optional<double> number = factor_of(op, names_);
@@ -110,7 +112,12 @@ void OwnScaler::on_clip(const OpInView& op, double number) {
 void OwnScaler::on_loss(const OpInView& op, double number) {
   const Factor factor{number, {op.record->op, op.record->call_site, op.record->module}, op.record->seq, op.record->micro_batch};
   if (factors_.size() < kMaxFactors) factors_.push_back(factor);
-  if (site_ && factor.site == *site_) use(factor);
+  if (site_ && factor.site == *site_) last_ = factor;
+}
+
+void OwnScaler::use_last() {
+  if (last_) use(*last_);
+  last_.reset();
 }
 
 void OwnScaler::on_gradient(const OpInView& op, double number) {
@@ -167,6 +174,7 @@ void OwnScaler::tell(ScalerAction action, const Factor& at, double scale) {
 void OwnScaler::on_step_end(const StepRecord& step, ValueGraph& graph) {
   if (scaler_.told()) return;
   enter(step.step);
+  use_last();
   if (!site_ && step.skipped && !factors_.empty() && std::fabs(factors_.back().number) >= kLeastScale)
     use(factors_.back());
   const bool told = std::isfinite(step.scale) && step.scale > 0;
@@ -179,7 +187,7 @@ void OwnScaler::on_step_end(const StepRecord& step, ValueGraph& graph) {
   }
   if (used_) tell(ScalerAction::kUpdate, {scale_, *site_, step.end_seq, 0}, scale_);
   for (const Factor& factor : factors_) {
-    if (site_ && factor.site == *site_) graph.on_scaling(factor.seq);
+    if (site_ && factor.site == *site_ && factor.number == scale_) graph.on_scaling(factor.seq);
   }
   factors_.clear();
   divided_.reset();

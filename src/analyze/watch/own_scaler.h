@@ -45,6 +45,7 @@ class OwnScaler {
   void note_norm(const OpInView& op);
   bool is_limit_of_norm(double number) const;
   void use(const Factor& factor);
+  void use_last();
   void tell(ScalerAction action, const Factor& at, double scale);
 
   Names& names_;
@@ -52,6 +53,7 @@ class OwnScaler {
   std::uint32_t step_ = 0;
   std::vector<Factor> factors_;  // of the step at hand
   std::optional<double> divided_;  // by which gradients were, of no loss that was multiplied by it
+  std::optional<Factor> last_;  // at `site_`, of the loss at hand: a weight of a term may be multiplied by there as well
   std::optional<Site> site_;     // where the scale multiplies the loss, once that is known
   double scale_ = 1;
   bool used_ = false, unscaled_ = false;  // in this step

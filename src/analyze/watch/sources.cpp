@@ -26,20 +26,36 @@ void Sources::on_frame(const FrameRecord& record) {
   if (site.empty()) return;
   if (sites_.size() >= kMaxSites && !sites_.contains(site)) return;
   Site& known = sites_[site];
-  if (record.depth == 0 && known.stacks.size() < kMaxStacks) known.stacks.emplace_back();
+  if (record.depth == 0 && known.stacks.size() < kMaxStacks) {
+    known.stacks.emplace_back();
+    running_.emplace_back(&known, known.stacks.size() - 1);
+  }
   if (known.stacks.empty()) return;
-  Stack& stack = known.stacks.back();
+  std::vector<FrameRecord>& stack = known.stacks.back().frames;
   if (record.depth != stack.size() || stack.size() >= kMaxFrames) return;
   stack.push_back(record);
 }
 
-// The stack that was told right after the op `seq`, else that of the site's first call.
-const Sources::Stack& Sources::stack_of(const Site& site, std::uint64_t seq) {
+void Sources::on_step_end(const StepRecord& step) {
+  std::erase_if(running_, [&](const auto& one) {
+    Stack& stack = one.first->stacks[one.second];
+    const bool ended = !stack.frames.empty() && stack.frames.front().seq <= step.end_seq;
+    if (ended) stack.step = step.step;
+    return ended;
+  });
+}
+
+// The stack that was told right after the op in its step, else that of the site's first call.
+const Sources::Stack& Sources::stack_of(const Site& site, const OpPlace& at) {
   constexpr std::uint64_t kMostRows = 256;  // of one call
   const Stack* found = &site.stacks.front();
   for (std::size_t i = site.stacks.size(); i-- > 1;) {
-    const std::uint64_t told = site.stacks[i].empty() ? 0 : site.stacks[i].front().seq;
-    if (told > seq && told - seq <= kMostRows) found = &site.stacks[i];
+    const Stack& stack = site.stacks[i];
+    // An evaluation after a step belongs to it or to the next one.
+    const std::uint32_t step = stack.step.value_or(at.step);
+    if (stack.frames.empty() || step > at.step + 1 || at.step > step + 1) continue;
+    const std::uint64_t told = stack.frames.front().seq;
+    if (told > at.seq && told - at.seq <= kMostRows) found = &site.stacks[i];
   }
   return *found;
 }
@@ -57,7 +73,7 @@ void Sources::fill(Finding& finding) const {
   }
   const auto site = sites_.find(finding.call_site);
   if (site == sites_.end() || finding.call_site.empty() || site->second.stacks.empty()) return;
-  for (const FrameRecord& record : stack_of(site->second, finding.place.seq)) {
+  for (const FrameRecord& record : stack_of(site->second, finding.place).frames) {
     finding.frames.push_back({names_.text(record.file), record.line, names_.text(record.function), record.first_line,
                               lines_of(names_.text(record.code))});
   }

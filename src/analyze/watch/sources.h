@@ -3,7 +3,9 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nanhunt/analyzer.h"
@@ -16,18 +18,23 @@ class Sources {
   explicit Sources(const Names& names) : names_(names) {}
   void on_frame(const FrameRecord& record);
   void on_setup(const SetupRecord& record);
+  void on_step_end(const StepRecord& step);
   void fill(Finding& finding) const;
 
  private:
   static constexpr std::size_t kMaxSites = 16384, kMaxModules = 65536;
   static constexpr std::size_t kMaxFrames = 16;  // of one site
   const Names& names_;
-  using Stack = std::vector<FrameRecord>;
+  struct Stack {
+    std::optional<std::uint32_t> step;  // in which it was told, once that one has ended
+    std::vector<FrameRecord> frames;
+  };
   struct Site {
     std::vector<Stack> stacks;  // of its first call, then of ops at which badness began
   };
   static constexpr std::size_t kMaxStacks = 64;  // of one site
-  static const Stack& stack_of(const Site& site, std::uint64_t seq);
+  static const Stack& stack_of(const Site& site, const OpPlace& at);
+  std::vector<std::pair<Site*, std::size_t>> running_;  // stacks of the step that runs
   std::map<std::string, Site> sites_;
   std::map<std::string, StringId> classes_;  // by module path
 };

@@ -140,6 +140,8 @@ constexpr Row kRows[] = {
      "What a ramp leaves is no model to train on."},
     {"same-format-targets", "Give the targets the format in which the loss is taken, best fp32.",
      "A comparison is as exact as its narrower side."},
+    {"scale-inputs", "Scale what the model is given: each column by its own mean and deviation.",
+     "A column in other units makes the gradients of its weights, and so their updates, as much larger."},
     {"scaler-call-order", "Call unscale_, then clip, step and update, each once, in this order.",
      "The scaler counts on each call once per update."},
     {"skip-empty", "Skip the mean where nothing is left to average, or divide the sum by at least 1.",

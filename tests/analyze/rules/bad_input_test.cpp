@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the loss is given beside what the model made: labels, weights, and parameters that it reads itself.
+// What the loss or an evaluation is given beside what the model made: labels, weights, noise levels, and parameters
+// that they read themselves.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -11,18 +12,19 @@ namespace {
 
 using namespace testing_support;
 
-TEST(BadInput, is_what_the_loss_reads_first_and_no_operation_made_but_not_what_a_module_reads_so) {
-  for (const Phase phase : {Phase::kLoss, Phase::kForward}) {
+TEST(BadInput, is_what_a_loss_or_an_evaluation_reads_first_and_no_operation_made_but_not_what_a_module_reads_so) {
+  for (const Phase phase : {Phase::kLoss, Phase::kValidation, Phase::kForward}) {
     TraceBuilder t;
     const Handle label = t.value(finite(16).nan(1));
     const Handle y = t.in("", phase).op("mul", {{"self", label}}, finite(16).nan(1), {{"other", 2}});
     t.mark(TensorRole::kLoss, "loss", y);
-    const std::string told = phase == Phase::kLoss
-                                 ? "bad_input | <batch> | - | loss | step 0 | unknown | inferred\n"
+    const std::string phase_text(phase_name(phase));
+    const std::string told = phase != Phase::kForward
+                                 ? "bad_input | <batch> | - | " + phase_text + " | step 0 | unknown | inferred\n"
                                  : "unexplained | <unwatched> | - | forward | step 0 | unknown | inferred\n";
     const Analysis a = analysis_of(t);
     EXPECT_EQ(table(a), told);
-    if (phase == Phase::kLoss) {
+    if (phase != Phase::kForward) {
       ASSERT_EQ(a.findings[0].advice.size(), 2U);
       EXPECT_EQ(a.findings[0].advice[0].id, "drop-bad-samples");
       EXPECT_EQ(a.findings[0].advice[1].id, "record-ops");

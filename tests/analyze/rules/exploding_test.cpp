@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rule exploding: training as a whole grew before it overflowed. Growth of one layer alone is an overflow there.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,6 +19,7 @@ struct Divergence {
   int steps = 4;                              // finite ones
   int calm = 0;                               // of them, at first, without growth
   bool overflow = true;
+  double wide = 0;                            // reach of a column, of that of the median one; 0: none was out of scale
   std::uint32_t missing = 0;                  // steps after each that the trace does not hold
 };
 
@@ -31,6 +33,7 @@ Analysis diverging(const Divergence& d) {
     weights.push_back(t.value(finite().squares(1)));
     t.mark(TensorRole::kParameter, path(i), weights[i]);
   }
+  if (d.wide > 0) t.setup(SetupFact::kWideColumn, "net", "", DType::kF32, d.wide, "column 7 of input 0");
   for (int step = 0; step <= d.steps; ++step) {
     const bool bad = d.overflow && step == d.steps;
     const Handle y = t.in("net.1").op("mm", {{"self", weights[0]}, {"mat2", weights[0]}},
@@ -65,6 +68,14 @@ TEST(Exploding, is_the_growth_of_most_layers_before_the_first_overflow) {
   EXPECT_TRUE(says("The updates of steps 0 to 3 changed the norm of net.0 by 700%, 700%, 700% and 700%."))
       << ::testing::PrintToString(evidence);
   EXPECT_EQ(a.findings[0].advice.at(0).id, "lower-lr");
+  EXPECT_EQ(a.findings[0].advice.at(1).id, "warm-up");
+}
+
+TEST(Exploding, names_the_column_that_is_out_of_scale) {
+  const Finding f = diverging({.wide = 300}).findings.at(0);
+  EXPECT_THAT(f.evidence, ::testing::Contains(::testing::HasSubstr("column 7 of input 0 reaches 300 times as far")));
+  EXPECT_EQ(f.advice.at(0).id, "lower-lr");
+  EXPECT_EQ(f.advice.at(1).id, "scale-inputs");
 }
 
 TEST(Exploding, needs_loss_gradients_and_most_layers_to_grow_over_several_steps) {

@@ -20,6 +20,7 @@ struct Own {
   bool in_fp16 = false;        // the scaled loss is stored in fp16, and is what overflows
   bool clips = false;          // gradients are multiplied by a limit over their norm before they are unscaled
   double norm = 500;           // ... which is this
+  bool weighs = false;         // the function that multiplies the loss by the scale weighs a term of it, too
   bool singular = false;       // gradients are bad at any scale from step 2 on
 };
 
@@ -32,6 +33,7 @@ double train(TraceBuilder& t, const Own& own, double scale, int steps) {
     const Handle loss =
         t.in("<loss>", Phase::kLoss).called_from("train.py:9").op("mean", {{"self", h}}, finite(1).range(15, 15));
     t.called_from("train.py:10");
+    if (own.weighs && step % 2 == 1) t.op("mul", {{"self", loss}}, finite(1), {{"other", 0.01}});
     const Numbers one = finite(1).range(scale, scale);
     const Numbers number = !own.in_fp16 ? finite(1)
                            : over       ? finite(1).as(DType::kF16).inf(1)
@@ -64,9 +66,9 @@ double train(TraceBuilder& t, const Own& own, double scale, int steps) {
 }
 
 TEST(OwnScaler, that_finds_its_size_calibrates_and_is_no_fault) {
-  for (const bool as_tensor : {false, true}) {
+  for (const Own& own : {Own{}, Own{.as_tensor = true}, Own{.weighs = true}}) {
     TraceBuilder t;
-    train(t, {.as_tensor = as_tensor}, 65536, 10);
+    train(t, own, 65536, 10);
     const Analysis a = analysis_of(t);
     EXPECT_EQ(a.verdict.status, VerdictStatus::kCalibrating);
     ASSERT_EQ(a.findings.size(), 1u);

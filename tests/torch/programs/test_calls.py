@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import math
+import sys
 import warnings
 
 import pytest
@@ -326,3 +329,51 @@ def test_a_fault_is_called_from_where_it_was_called_and_not_from_where_its_line_
     frames = [(frame["function"], frame["line"]) for frame in said.first["frames"]]
     line = Twice.forward.__code__.co_firstlineno + 2
     assert frames[0][0] == "logarithm" and frames[1] == ("Twice.forward", line), frames
+
+
+WRAPPER = """
+def call(function, *args):
+    return function(*args)
+"""
+
+
+class Wrapped(nn.Module):
+    """Two of its ops are called by one line of an installed package."""
+
+    def __init__(self, call):
+        super().__init__()
+        self.call, self.first, self.last = call, nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x, bad):
+        h = self.call(torch.tanh, self.first(x))
+        y = self.last(h)
+        z = y - y.detach() if bad else y * y + 1
+        return self.call(torch.sqrt, z)  # its derivative
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_line_of_an_installed_package_is_told_with_the_line_that_called_it_for_this_op(level, tmp_path, monkeypatch):
+    package = tmp_path / "site-packages" / "wrapping"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(WRAPPER)
+    monkeypatch.syspath_prepend(str(package.parent))
+    call = importlib.import_module("wrapping").call
+
+    def build(bad=(3,)):
+        net = Wrapped(call)
+        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+
+        def step(i):
+            opt.zero_grad()
+            net(data()[0], i in bad).mean().backward()
+            opt.step()
+
+        return step, net, opt
+
+    said = told(build, tmp_path / "bad", level)
+    assert said.what == ("divide_by_zero", "aten::div", "backward", "Wrapped"), said.show()
+    lines, first = inspect.getsourcelines(Wrapped)
+    line = first + next(i for i, text in enumerate(lines) if "# its derivative" in text)
+    assert said.first["call_site"] == f"test_calls.py:{line}", said.first["call_site"]
+    monkeypatch.delitem(sys.modules, "wrapping")
+    assert_silent(lambda: build(()), tmp_path / "twin", level)

@@ -48,6 +48,8 @@ def test_one_update_that_is_far_too_long_is_divergence_with_its_rate(which, leve
     assert "the update of step 0" in said.first["title"], said.show()
     assert said.first["advice"][0]["id"] == "lower-lr", said.show()
     assert any("At a learning rate of" in line for line in said.first["evidence"]), said.first["evidence"]
+    wide = any("column 7 of input 0 reaches" in line for line in said.first["evidence"])
+    assert wide == (which == "sgd") == ("scale-inputs" in [one["id"] for one in said.first["advice"]]), said.first
     assert_silent(twin, tmp_path, level, steps=8)
 
 

@@ -317,3 +317,79 @@ def test_a_flat_master_calibrates_and_breaks(level, tmp_path):
     assert_silent(flat(1024.0), tmp_path, level, steps=10)
     clipped = told(flat(1024.0, twice=True), tmp_path, level, steps=10)
     assert clipped.status == "fault" and clipped.what[:3:2] == ("api_misuse", "clip"), clipped.show()
+
+
+def times(a, b):
+    return a * b
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_weight_in_the_loss_is_no_scale_though_one_line_multiplies_by_both(level, tmp_path):
+    def build():
+        net, scale = Net(), [2.0**17]
+        opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+
+        def step(i):
+            x, y = data()
+            opt.zero_grad()
+            out = net(x)
+            loss = F.cross_entropy(out, y)
+            if i >= 6 and i % 2:
+                loss = loss + times(out.square().sum(), 0.01)
+            times(loss, scale[0]).backward()
+            total = sum(p.grad.sum() for p in net.parameters()) * (1e38 if i < 2 else 1.0)
+            if not math.isfinite(float(total)):
+                scale[0] /= 2
+                return
+            for p in net.parameters():
+                p.grad.mul_(1 / scale[0])
+            opt.step()
+
+        return step, net, opt
+
+    scaler = told(build, tmp_path, level, 20).run.report["scaler"]
+    assert (scaler["backoffs"], scaler["growths"], scaler["final_scale"]) == (2, 0, 2.0**15), scaler
+
+
+def by_none(net, opt):
+    for p in net.parameters():
+        p.grad = None
+
+
+def by_hand(net, opt):
+    for p in net.parameters():
+        if p.grad is not None:
+            p.grad.zero_()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("clear", [by_none, by_hand, lambda net, opt: opt.zero_grad(set_to_none=False)])
+def test_all_steps_that_were_given_up_are_counted_however_gradients_are_cleared(clear, level, tmp_path):
+    def build(bad_from=10):
+        net, scale = Net(), [2.0**12]
+        opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+
+        def step(i):
+            x, y = data()
+            clear(net, opt)
+            out = net(x)
+            loss = F.cross_entropy(out, y)
+            if i >= bad_from:
+                off = out - out.detach()
+                loss = loss + (off * off).sum().sqrt()
+            (loss * scale[0]).backward()
+            if not all(bool(torch.isfinite(p.grad).all()) for p in net.parameters()):
+                scale[0] /= 2
+                return
+            for p in net.parameters():
+                p.grad.mul_(1 / scale[0])
+            opt.step()
+
+        return step, net, opt
+
+    said = told(build, tmp_path / "bad", level, 40)
+    steps = said.first["bad_steps"]
+    assert (steps["count"], steps["first_step"], steps["last_step"]) == (30, 10, 39), steps
+    assert len(said.loud) == 1, said.show()
+    assert said.what[1:3] == ("aten::div", "backward"), said.show()
+    assert_silent(lambda: build(100), tmp_path / "twin", level, 12)

@@ -314,6 +314,8 @@ class StepWatch(Listener):
         if self.session.judge.bad(self.session.step):
             return
         if self.session.mode is not StepMode.UNHEARD:
+            if ending == lib.BY_NEXT_FORWARD:  # bad gradients were heard, and have been cleared by now
+                self.session.judge.note(self.session.step, lib.MARK_GRADIENT, False, b"gradients that were given up")
             if ending != lib.BY_NEXT_FORWARD or self.bad_steps.may_keep(self.session.step):
                 self.bad_steps.keep()
             return

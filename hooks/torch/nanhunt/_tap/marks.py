@@ -122,6 +122,11 @@ class Marks(Listener):
         if not self.session.state.held:
             self._mark_gradients()
 
+    def on_unfinished(self, ending: int) -> None:
+        """Gradients of the last step, which nothing takes or clears any more."""
+        if ending != lib.BY_NEXT_FORWARD and not self.session.state.held and self.session.judge.facts() & HAS_GRADIENTS:
+            self._mark_gradients()
+
     def _mark_gradients(self) -> None:
         marks: dict[int, tuple[int, str, torch.Tensor]] = {}
         for reference, _ in list(self.session.roots.values()):

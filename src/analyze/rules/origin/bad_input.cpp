@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// bad_input: the batch held NaN or Inf before any op touched it, or what the loss was given beside it.
+// bad_input: the batch held NaN or Inf before any op touched it, or what a loss or an evaluation was given beside it.
 #include <fmt/format.h>
 
 #include "src/analyze/rules/registry.h"
@@ -8,22 +8,25 @@
 namespace nanhunt::analyze {
 namespace {
 
-// Labels, weights, targets: no part was named to them, and no op that was watched made them.
-std::optional<Diagnosis> diagnose_given_to_loss(const Case& c) {
+// Labels, weights, targets, noise levels: no part was named to them, and no op that was watched made them.
+std::optional<Diagnosis> diagnose_given(const Case& c) {
   const ArgSnapshot& source = c.birth.source;
   const ValueStats& s = source.stats;
   const BadSamples samples = bad_samples(c);
   const bool in_rows = samples.coords.size() > 1 || (samples.coords.size() == 1 && s.numel > 1);
   Diagnosis d;
   d.sure = false;
-  d.title = fmt::format("The loss of step {} reads a tensor that was bad before it: {}{}", c.birth.at.step,
+  const bool loss = c.birth.at.phase == Phase::kLoss;
+  d.title = fmt::format("The {} of step {} reads a tensor that was bad before it: {}{}", loss ? "loss" : "evaluation",
+                        c.birth.at.step,
                         bad_count_text(s.nan, s.pos_inf, s.neg_inf, s.numel),
                         in_rows ? fmt::format("{}row {}", s.nonfinite() == 1 ? ", in " : ", first in ", samples.coords[0])
                                 : "");
-  d.explanation =
-      "It was not finite when the loss read it first, and no operation that was watched made it. It is data (labels, "
-      "weights), or the program computed it where nothing was watched: before the model was called, with another model, "
-      "or in a step before.";
+  d.explanation = fmt::format(
+      "It was not finite when the {} read it first, and no operation that was watched made it. It is data ({}), or the "
+      "program computed it where nothing was watched: with NumPy, before the model was called, with another model, or "
+      "in a step before.",
+      loss ? "loss" : "evaluation", loss ? "labels, weights" : "labels, a schedule");
   if (samples.rows_known)
     d.evidence.push_back(fmt::format("The first bad element is {}: sample {} of the data set.",
                                      coords_text(samples.coords), samples.ids[0]));
@@ -35,7 +38,7 @@ std::optional<Diagnosis> diagnose_given_to_loss(const Case& c) {
 }
 
 std::optional<Diagnosis> diagnose_bad_input(const Case& c) {
-  if (c.birth.kind == BirthKind::kUnwatched && c.birth.at.op == kBatchOp) return diagnose_given_to_loss(c);
+  if (c.birth.kind == BirthKind::kUnwatched && c.birth.at.op == kBatchOp) return diagnose_given(c);
   if (c.birth.kind != BirthKind::kBatch) return std::nullopt;
   const ArgSnapshot& source = c.birth.source;
   const ValueStats& s = source.stats;

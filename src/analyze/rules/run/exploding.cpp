@@ -43,6 +43,11 @@ void report_exploding(Finding& f, const Growth& g) {
   f.advice = {make_advice("lower-lr"), make_advice("warm-up"), make_advice("clip-gradients")};
   const bool has_lr = std::isfinite(g.lr) && g.lr > 0;
   std::vector<std::string> told;
+  if (!g.wide_column.empty()) {
+    f.advice.insert(f.advice.begin() + 1, make_advice("scale-inputs"));
+    told.push_back(fmt::format("What the model was given first is out of scale: {} reaches {} times as far as the median one.",
+                               g.wide_column, number(std::round(g.column_ratio))));
+  }
   const auto first_long = std::find_if(g.updates.begin(), g.updates.end(), [](double ratio) { return ratio >= kUpdateRatio; });
   if (g.in_one_update) {
     f.title = fmt::format("Training diverged: the update of step {} made the weights of {} of {} layers at least {} times as large",
