@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "hooks/torch/tap/export.h"
+#include "hooks/torch/tap/held/rows_written.h"
 
 namespace nanhunt::tap {
 
@@ -33,7 +34,7 @@ class Gradients {
     for (std::size_t i = 0; i < all_.size(); ++i) {
       const Parameter& parameter = all_[i];
       const at::Tensor gradient = weights ? at::Tensor(c10::intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>::reclaim_copy(parameter.tensor)) : parameter.tensor->grad();
-      if (!gradient.defined()) continue;
+      if (!gradient.defined() || (weights && writes_few_rows(*parameter.tensor))) continue;
       if (gradient.layout() != c10::kStrided || !gradient.is_cpu() || gradient.dtype() != parameter.dtype ||
           gradient.sizes() != c10::IntArrayRef(parameter.sizes) || !gradient.is_contiguous() ||
           gradient.key_set().has(c10::DispatchKey::Python) || !gradient.has_storage() || !is_there(gradient)) {
@@ -48,8 +49,14 @@ class Gradients {
     return found;
   }
 
-
  private:
+  // Of a large table, as its gradient says: rows are read when they are written.
+  static bool writes_few_rows(const at::TensorImpl& table) {
+    const at::Tensor& gradient = table.grad();
+    return gradient.defined() && gradient.layout() == c10::kSparse && gradient.sparse_dim() == 1 &&
+           table.numel() >= kLarge && gradient._nnz() * kFewRows < table.sizes()[0];
+  }
+
   static bool is_there(const at::Tensor& t) {
     const std::int64_t end = t.storage_offset() + t.numel();
     return static_cast<std::size_t>(end) * t.itemsize() <= t.storage().nbytes();

@@ -179,7 +179,16 @@ class Steps {
     f.last_step = born_.last();
     f.bad_steps = {};
     if (events_.empty()) return;
-    const std::uint64_t anew = born_.count_in(events_), unwatched = unwatched_.count_in(events_);
+    std::uint64_t anew = born_.count_in(events_);
+    const std::uint64_t unwatched = unwatched_.count_in(events_);
+    // Where a program writes its weights by hand, a step ends with the next forward: data made before that are the next
+    // step's.
+    const bool by_op = f.place.op && !f.place.op->starts_with('<');
+    if (by_op && f.place.phase == Phase::kData && events_.first() == born_.first() + 1 && anew < events_.count()) {
+      f.place.step = f.first_step = events_.first();
+      f.last_step = std::max(f.first_step, f.last_step);
+      ++anew;
+    }
     f.bad_steps = {events_.count(), anew, std::min(unwatched, events_.count() - anew), events_.first(), events_.last()};
   }
 

@@ -59,8 +59,8 @@ UPDATES = {"data": lambda: by_data, "in place": lambda: in_place, "cleared": lam
            "momentum": Momentum, "foreach": lambda: all_at_once}  # fmt: skip
 
 
-def training(update, bad=None, accumulate=1):
-    """In micro-batches; in step `bad` the loss takes the logarithm of a negative number."""
+def training(update, bad=None, accumulate=1, bad_data=None):
+    """In micro-batches; in step `bad` the loss takes the logarithm of a negative number, in `bad_data` a sample is NaN."""
 
     def build():
         torch.manual_seed(0)
@@ -69,6 +69,8 @@ def training(update, bad=None, accumulate=1):
         def step(i):
             for _ in range(accumulate):
                 x, y = data()
+                if i == bad_data:
+                    x[3, 3] = float("nan")
                 loss = F.cross_entropy(net(x), y) / accumulate
                 if i == bad:
                     loss = loss + (-loss).log()
@@ -88,6 +90,15 @@ def test_each_update_by_hand_ends_a_step(update, level, tmp_path):
     assert len(said.run.records("steps")) == 10, said.show()
     assert len(said.loud) == 1, said.show()
     assert_silent(training(update), tmp_path, level, steps=10)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("update", UPDATES)
+def test_data_that_are_made_before_a_forward_are_of_its_step(update, level, tmp_path):
+    said = told(training(update, bad_data=BAD), tmp_path, level, steps=10)
+    assert said.what[:3] == ("invalid", "aten::copy_", "data") and said.first["step"] == BAD, said.show()
+    steps = said.first["bad_steps"]
+    assert (steps["first_step"], steps["last_step"], steps["count"]) == (BAD, 9, 3), steps
 
 
 @pytest.mark.parametrize("level", LEVELS)
