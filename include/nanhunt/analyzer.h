@@ -354,6 +354,8 @@ struct LrRamp {
 
 struct Analysis {
   std::vector<RankSummary> ranks;
+  // Whose timeline, layers and device time these are: the one on which the first fault began; null: there is one alone.
+  std::optional<std::uint32_t> shown_rank;
   Coverage coverage;
   Verdict verdict;
   std::vector<Finding> findings;  // headline first

@@ -63,7 +63,8 @@ json timeline_to_json(const Analysis& analysis) {
                      {"weight_norm", json_number_or_null(step.weight_norm)}});
   }
   const std::size_t shown = steps.size();
-  return {{"steps", std::move(steps)},
+  return {{"rank", analysis.shown_rank ? json(*analysis.shown_rank) : json()},
+          {"steps", std::move(steps)},
           {"layer_map", planes_to_json(make_layer_planes(analysis, kJsonLayers, kJsonCells))},
           {"omitted", json_count(analysis.timeline_omitted + (analysis.timeline.size() - shown))}};
 }

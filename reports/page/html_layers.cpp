@@ -29,7 +29,7 @@ void write_layer(HtmlWriter& out, const LayerRow& row) {
 
 std::size_t write_layers(HtmlWriter& out, const ReportModel& model, std::size_t stop_at) {
   if (model.layers.empty()) return 0;
-  begin_wide_part(out, "layers", "Layers");
+  begin_wide_part(out, "layers", "Layers" + model.of_rank);
   out.markup(
       "<p>How near each layer came to the edges of its number format. Headroom counts how often the largest number "
       "could double before it overflows; underflow is the share of elements lost to zero or subnormal.</p>"

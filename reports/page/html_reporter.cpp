@@ -61,10 +61,11 @@ void open_verdict(HtmlWriter& out, VerdictStatus status) {
 }
 
 // The loss with the origin's step, where steps were recorded.
-void write_curve(HtmlWriter& out, const TimelineView& timeline, std::optional<std::uint32_t> origin) {
+void write_curve(HtmlWriter& out, const ReportModel& model, const TimelineView& timeline,
+                 std::optional<std::uint32_t> origin) {
   out.markup("<figure class=\"curve\" id=\"curve\">");
   write_loss_chart(out, timeline, {.origin = origin, .small = true});
-  out.element("figcaption", "", "Loss by step" + std::string(timeline.logarithmic ? ", logarithmic" : ""));
+  out.element("figcaption", "", "Loss by step" + model.of_rank + (timeline.logarithmic ? ", logarithmic" : ""));
   out.markup("</figure>");
 }
 
@@ -90,7 +91,7 @@ void write_verdict(HtmlWriter& out, const ReportModel& model, const TimelineView
   } else if (has_where) {
     write_where(out, *model.origin);
   }
-  if (!timeline.empty()) write_curve(out, timeline, origin);
+  if (!timeline.empty()) write_curve(out, model, timeline, origin);
   out.markup("</div>");
   if (model.origin) write_answers(out, *model.origin, model.scaler_answer);
   out.markup("</section>\n");
@@ -156,7 +157,7 @@ void write_experiments(HtmlWriter& out, const ReportModel& model) {
 
 void write_timeline(HtmlWriter& out, const ReportModel& model, const TimelineView& view) {
   if (view.empty()) return;
-  begin_part(out, "timeline", "Over the steps");
+  begin_part(out, "timeline", "Over the steps" + model.of_rank);
   out.markup(
       "<details><summary>Steps in numbers</summary><div class=\"scroll\" role=\"region\" aria-label=\"Steps\" "
       "tabindex=\"0\"><table><caption>Steps with anything bad, and the last one</caption><thead><tr>"
@@ -181,7 +182,7 @@ void write_timeline(HtmlWriter& out, const ReportModel& model, const TimelineVie
 
 void write_device_time(HtmlWriter& out, const ReportModel& model) {
   if (!model.device_time) return;
-  begin_part(out, "device", "Time on the device");
+  begin_part(out, "device", "Time on the device" + model.of_rank);
   out.element("p", "", model.device_time->summary);
   if (!model.device_time->lines.empty()) {
     out.markup(

@@ -198,6 +198,7 @@ ReportModel make_report_model(const Analysis& analysis, const std::vector<std::u
 
   model.scaler_answer = scaler_sentence(analysis, origin);
   model.scaler = view_scaler(analysis);
+  if (analysis.shown_rank) model.of_rank = ", rank " + std::to_string(*analysis.shown_rank);
   model.layers = view_layers(analysis);
   model.layers_omitted = analysis.layers_omitted + (analysis.layers.size() - model.layers.size());
 

@@ -153,6 +153,7 @@ struct ReportModel {
   Lines unwatched, not_modelled, losses;  // losses: what the trace itself lost
   std::string scaler_answer;              // is it the loss scaler?
   std::optional<ScalerView> scaler;
+  std::string of_rank;           // ", rank 1": of several, the one whose steps, layers and device time are shown; else empty
   std::vector<LayerRow> layers;  // in the order of the analysis
   std::uint64_t layers_omitted = 0;
   std::optional<DeviceTimeView> device_time;

@@ -53,6 +53,8 @@ class Recorder:
         if self.slow.nanhunt_recorder_open(c.byref(options), c.byref(handle)) != lib.OK:
             raise RecorderError(self.library.last_error())
         self.handle = handle
+        # The program may leave the folder that it began in.
+        self._folder = str(Path(os.fsdecode(self.fast.nanhunt_recorder_folder(handle))).absolute())
         self._texts: dict[str, int] = {}
         self._layouts: dict[object, int] = {}
         self.refused = 0  # calls that the library refused
@@ -242,7 +244,7 @@ class Recorder:
         return int(self.fast.nanhunt_recorder_bad_since(self.handle, seq))
 
     def folder(self) -> str:
-        return str(self.fast.nanhunt_recorder_folder(self.handle).decode())
+        return self._folder
 
     def counters(self) -> lib.Counters:
         counters = lib.Counters()

@@ -192,7 +192,8 @@ class Watch:
         return self._made(card, "card")
 
     def __repr__(self) -> str:
-        return f"<nanhunt watch at level {self.level}, {'on' if self._open else 'closed'}, into {self.path!r}>"
+        state = "on" if self._open and not self._session.dead else "closed"
+        return f"<nanhunt watch at level {self.level}, {state}, into {self.path!r}>"
 
 
 def _command() -> list[str]:
@@ -242,7 +243,15 @@ def _made_before(models: Sequence[torch.nn.Module]) -> list[torch.optim.Optimize
     a proxy whose class is its program's to make."""
     held = {id(p) for model in models for p in model.parameters()}
     made = [one for one in gc.get_objects() if issubclass(type(one), torch.optim.Optimizer)] if held else []
-    return [one for one in made if any(id(p) in held for group in one.param_groups for p in group["params"])]
+    return [one for one in made if any(id(p) in held for p in _given_to(one))]
+
+
+def _given_to(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Its parameters, if it was made to the end: an exception keeps what failed."""
+    try:
+        return [p for group in optimizer.param_groups for p in group["params"]]
+    except Exception:
+        return []
 
 
 def _optimizers(optimizer: Any) -> list[torch.optim.Optimizer]:
@@ -313,8 +322,10 @@ _KEPT = ("out", "level", "budget", "keep", "captures", "max_trace_mb", "kernels"
 
 
 def _is_another_training(session: Session, models: Sequence[torch.nn.Module]) -> bool:
-    """Whether the models have nothing to do with what was trained so far."""
+    """Whether the models have nothing to do with what was trained so far, and that is gone."""
     if session.by_command or session.step == 0 or not models:
+        return False
+    if any(root() is not None for root, _ in session.roots.values()):
         return False
     parameters = [p for one in models for p in one.parameters()]
     return bool(parameters) and not any(session.parameter_names.get(id(p)) for p in parameters)

@@ -132,6 +132,16 @@ class Frames {
     ska::flat_hash_map<int, std::int64_t> sites;          // by instruction, or by line where Python does not say
   };
 
+  // As package_path of src/core/text.h.
+  static bool is_installed(std::string_view file) {
+    for (const std::string_view folder : {"/site-packages/", "/dist-packages/"})
+      if (file.find(folder) != file.npos) return true;
+    constexpr std::string_view kPython = "/lib/python";  // Python's own: "/usr/lib/python3.11/contextlib.py"
+    const std::size_t at = file.find(kPython);
+    const std::size_t end = at == file.npos ? at : file.find_first_not_of("0123456789.", at + kPython.size());
+    return end != file.npos && end != at + kPython.size() && file[end] == '/';
+  }
+
   // Asking Python may let other threads run, which may learn it as well.
   void learn(void* code, Code& into) {
     Code learnt;
@@ -145,8 +155,7 @@ class Frames {
       if (file.rfind("<frozen importlib", 0) == 0) {
         learnt.kind = Kind::kImport;
       } else {
-        for (const std::string_view folder : {"/site-packages/", "/dist-packages/", "/lib/python3"})
-          if (file.find(folder) != file.npos) learnt.kind = Kind::kInstalled;
+        if (is_installed(file)) learnt.kind = Kind::kInstalled;
         for (const std::string& start : theirs_)
           if (file.rfind(start, 0) == 0) learnt.kind = Kind::kTheirs;
       }

@@ -25,16 +25,19 @@ class Gradients {
     }
   }
 
-  // Of each gradient (`weights`: of each parameter) its address and layout number into `pairs`, and whose it is into
+  enum class What : std::int32_t { kGradients = 0, kWeights = 1, kUnheardWeights = 2 };  // 2: of tables as a whole, too
+
+  // Of each gradient, or of each parameter, its address and layout number into `pairs`, and whose it is into
   // `which`: how many there are. Into `others` whose is not like the parameter was (on a device, of another format or
   // shape, a subclass, with other strides), with -1 behind the last.
-  std::int64_t collect(bool weights, std::int64_t* pairs, std::int64_t* which, std::int64_t* others) const {
+  std::int64_t collect(What what, std::int64_t* pairs, std::int64_t* which, std::int64_t* others) const {
+    const bool weights = what != What::kGradients;
     std::int64_t found = 0;
     *others = -1;
     for (std::size_t i = 0; i < all_.size(); ++i) {
       const Parameter& parameter = all_[i];
       const at::Tensor gradient = weights ? at::Tensor(c10::intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>::reclaim_copy(parameter.tensor)) : parameter.tensor->grad();
-      if (!gradient.defined() || (weights && writes_few_rows(*parameter.tensor))) continue;
+      if (!gradient.defined() || (what == What::kWeights && writes_few_rows(*parameter.tensor))) continue;
       if (gradient.layout() != c10::kStrided || !gradient.is_cpu() || gradient.dtype() != parameter.dtype ||
           gradient.sizes() != c10::IntArrayRef(parameter.sizes) || !gradient.is_contiguous() ||
           gradient.key_set().has(c10::DispatchKey::Python) || !gradient.has_storage() || !is_there(gradient)) {
@@ -50,7 +53,7 @@ class Gradients {
   }
 
  private:
-  // Of a large table, as its gradient says: rows are read when they are written.
+  // Of a large table, as its gradient says: where ops are heard, rows are read when they are written.
   static bool writes_few_rows(const at::TensorImpl& table) {
     const at::Tensor& gradient = table.grad();
     return gradient.defined() && gradient.layout() == c10::kSparse && gradient.sparse_dim() == 1 &&
@@ -82,10 +85,12 @@ NANHUNT_TAP void* nanhunt_tap_gradients_of(const std::int64_t* parameters, const
   }
 }
 // Python's lock is held: nobody takes a gradient away meanwhile.
-NANHUNT_TAP std::int64_t nanhunt_tap_gradients(const void* of, std::int32_t weights, std::int64_t* pairs,
+NANHUNT_TAP std::int64_t nanhunt_tap_gradients(const void* of, std::int32_t what, std::int64_t* pairs,
                                                std::int64_t* which, std::int64_t* others) noexcept {
   try {
-    return of == nullptr ? -1 : static_cast<const nanhunt::tap::Gradients*>(of)->collect(weights != 0, pairs, which, others);
+    using nanhunt::tap::Gradients;
+    if (of == nullptr) return -1;
+    return static_cast<const Gradients*>(of)->collect(static_cast<Gradients::What>(what), pairs, which, others);
   } catch (const std::exception&) {
     return -1;
   }

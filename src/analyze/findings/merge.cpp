@@ -230,6 +230,38 @@ void doubt(std::vector<Analysis>& ranks) {
   }
 }
 
+namespace {
+
+// The rank on which the worst of it began first. Findings of a rank are in order.
+Analysis& leading(std::vector<Analysis>& ranks) {
+  const auto worth = [](const Analysis& one) {
+    std::pair<int, std::uint32_t> best{1, 0};
+    for (const Finding& f : one.findings) best = std::min(best, {-static_cast<int>(f.severity), began(f)});
+    return best;
+  };
+  return *std::min_element(ranks.begin(), ranks.end(),
+                           [&](const Analysis& a, const Analysis& b) { return worth(a) < worth(b); });
+}
+
+// What is shown of one rank alone.
+void show(Analysis& all, Analysis& one) {
+  if (all.timeline.empty() && all.layers.empty() && !one.ranks.empty()) all.shown_rank = one.ranks.front().rank;
+  if (!all.scaler) all.scaler = std::move(one.scaler);  // ranks share one scale
+  if (all.layers.empty()) {
+    all.layers = std::move(one.layers);
+    all.layers_omitted = one.layers_omitted;
+    all.layer_map = std::move(one.layer_map);
+  }
+  if (!all.lr_ramp) all.lr_ramp = std::move(one.lr_ramp);
+  if (!all.device_time) all.device_time = std::move(one.device_time);
+  if (all.timeline.empty()) {
+    all.timeline = std::move(one.timeline);
+    all.timeline_omitted = one.timeline_omitted;
+  }
+}
+
+}  // namespace
+
 Analysis merge_ranks(std::vector<Analysis> ranks, const AnalyzeOptions& options) {
   if (ranks.size() == 1) {
     Analysis one = std::move(ranks.front());
@@ -237,6 +269,7 @@ Analysis merge_ranks(std::vector<Analysis> ranks, const AnalyzeOptions& options)
     return one;
   }
   Analysis all;
+  show(all, leading(ranks));
   auto append = [](auto& to, auto& from) {
     to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
   };
@@ -268,18 +301,7 @@ Analysis merge_ranks(std::vector<Analysis> ranks, const AnalyzeOptions& options)
     append(all.eps_audit, one.eps_audit);
     append(all.update_loss, one.update_loss);
     append(all.experiments, one.experiments);
-    if (!all.scaler) all.scaler = std::move(one.scaler);  // ranks share one scale
-    if (all.layers.empty()) {
-      all.layers = std::move(one.layers);
-      all.layers_omitted = one.layers_omitted;
-      all.layer_map = std::move(one.layer_map);
-    }
-    if (!all.lr_ramp) all.lr_ramp = std::move(one.lr_ramp);
-    if (!all.device_time) all.device_time = std::move(one.device_time);
-    if (all.timeline.empty()) {  // one timeline: that of the first rank that has one
-      all.timeline = std::move(one.timeline);
-      all.timeline_omitted = one.timeline_omitted;
-    }
+    show(all, one);
   }
   drop_hollow_collapses(all.findings);
   fold_equal(all.findings);

@@ -110,15 +110,21 @@ NormWatch::Norms NormWatch::on_step_end(std::uint32_t step, double loss, bool ba
   if (gradient_norm != nullptr && !std::isnan(*gradient_norm)) norms.gradient = *gradient_norm;
   entries_.push_back({step, loss, norms.gradient, lr});
   if (entries_.size() > kGrowthWindow) entries_.pop_front();
-  if (!growths_.empty() && growths_.back().lasts() && !bad && std::isfinite(loss) && std::fabs(loss) > 0 &&
-      std::fabs(loss) < kEarlyGrowth * growths_.back().loss_from)
-    growths_.back().until = step;
+  if (!growths_.empty() && growths_.back().lasts()) {
+    // It is over where the loss is that of before, or has been finite for long: other weights, another loss.
+    const bool sound = !bad && std::isfinite(loss);
+    sound_ = sound ? sound_ + 1 : 0;
+    if (sound_ >= kSoundSteps ||
+        (sound && std::fabs(loss) > 0 && std::fabs(loss) < kEarlyGrowth * growths_.back().loss_from))
+      growths_.back().until = step;
+  }
   const bool grown = !growths_.empty() && growths_.back().lasts();  // one divergence, however many steps it takes
   if (bad && !grown && growths_.size() < kMaxGrowths && judged_++ < kMaxJudged) {
     auto growth = judge(step);
     if (!growth) growth = judge_updates(step);
     if (!growth) return norms;
     add_updates(*growth);
+    sound_ = 0;
     growth->wide_column = wide_column_;
     growth->column_ratio = column_ratio_;
     growths_.push_back(std::move(*growth));

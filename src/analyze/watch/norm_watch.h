@@ -101,6 +101,8 @@ class NormWatch {
   std::deque<Entry> entries_;
   std::uint64_t steps_ = 0;
   std::size_t judged_ = 0;
+  static constexpr std::size_t kSoundSteps = 16;
+  std::size_t sound_ = 0;  // steps without anything bad, since the last one of a divergence that had
   std::vector<Growth> growths_;
 };
 

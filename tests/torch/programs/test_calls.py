@@ -377,3 +377,29 @@ def test_a_line_of_an_installed_package_is_told_with_the_line_that_called_it_for
     assert said.first["call_site"] == f"test_calls.py:{line}", said.first["call_site"]
     monkeypatch.delitem(sys.modules, "wrapping")
     assert_silent(lambda: build(()), tmp_path / "twin", level)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_division_by_0_is_one_also_where_healthy_steps_have_swallowed_infinities_there(level, tmp_path):
+    """Units that are 0 for a whole sample make the root's derivative infinite, and relu's stops it where all are 0."""
+
+    def build(bad=(11,)):
+        torch.manual_seed(11)
+        first, last = nn.Linear(8, 16), nn.Linear(16, 3)
+        opt = torch.optim.AdamW([*first.parameters(), *last.parameters()], lr=1e-3)
+
+        def step(i):
+            x = torch.randn(4, 7, 8)
+            if i in bad:
+                x[1] = x[1, :1]
+            deviation = torch.sqrt(torch.relu(first(x)).var(1, unbiased=False))
+            loss = F.cross_entropy(last(deviation), torch.randint(0, 3, (4,)))
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+
+        return step, first, last, opt
+
+    said = told(build, tmp_path / "bad", level, 14)
+    assert said.what[:3] == ("divide_by_zero", "aten::div", "backward") and said.first["step"] == 11, said.show()
+    assert [one["id"] for one in said.first["advice"]] == ["eps-in-sqrt"], said.first["advice"]

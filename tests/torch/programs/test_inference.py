@@ -8,6 +8,7 @@ import contextlib
 import json
 import math
 import subprocess
+from pathlib import Path
 
 import pytest
 import ready_python
@@ -399,3 +400,33 @@ def test_a_program_that_calls_no_model_leaves_no_run(library, tmp_path):
                           capture_output=True, text=True, timeout=600, env=with_package(), check=False)
     assert done.returncode == 0 and not (tmp_path / "run").exists(), done.stderr
     assert "no model was called" in done.stderr, done.stderr
+
+
+LEAVES = """
+import os, shutil, sys
+sys.path.insert(0, sys.argv[2])
+import torch
+import nanhunt
+model = torch.nn.Linear(4, 1)
+x = torch.randn(8, 4)
+watch = nanhunt.watch(model, quiet=True)
+for i in range(3):
+    model(x * (float("nan") if i == 1 else 1.0))
+if sys.argv[1] == "removed":
+    shutil.rmtree("nanhunt-run")
+os.makedirs("elsewhere")
+os.chdir("elsewhere")
+model(x).sum().backward()
+print("trained", bool(torch.isfinite(model.weight.grad).all()))
+"""
+
+
+@pytest.mark.parametrize("how", ["kept", "removed"])
+def test_training_after_inference_goes_on_wherever_the_program_went_meanwhile(how, library, tmp_path):
+    script = tmp_path / "leaves.py"
+    script.write_text(LEAVES)
+    package = Path(__file__).resolve().parents[3] / "hooks" / "torch"
+    done = subprocess.run([*ready_python.command(), script, how, package], capture_output=True, text=True, timeout=600,
+                          cwd=tmp_path, env=with_package(), check=False)
+    assert (done.returncode, done.stdout) == (0, "trained True\n"), done.stderr
+    assert (tmp_path / "nanhunt-run").exists() == (how == "kept")

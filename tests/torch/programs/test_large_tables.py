@@ -82,3 +82,22 @@ def test_rows_that_are_written_are_read_however_few_they_are(count, level, tmp_p
     assert said.run.report["verdict"]["status"] != "clean", said.show()
     assert said.first["call_site"].startswith("test_large_tables.py"), said.show()
     assert_silent(training(count=count), tmp_path, level, steps=8)
+
+
+def test_where_no_operation_is_heard_a_table_is_read_as_a_whole(tmp_path):
+    def build(bad=BAD):
+        torch.manual_seed(0)
+        table = nn.Embedding(ROWS, WIDTH, sparse=True)
+        sparse = torch.optim.SparseAdam(table.parameters(), lr=1e-2)
+
+        def step(n):
+            if n == bad:
+                table.weight.data.numpy()[7, 3] = float("nan")
+            table(torch.randint(100, ROWS, (32,))).pow(2).mean().backward()
+            sparse.step()
+            sparse.zero_grad()
+
+        return step, table, sparse
+
+    assert told(build, tmp_path / "bad", "steps", steps=8).status == "fault"
+    assert_silent(lambda: build(None), tmp_path / "twin", "steps", steps=8)

@@ -60,7 +60,7 @@ UPDATES = {"data": lambda: by_data, "in place": lambda: in_place, "cleared": lam
 
 
 def training(update, bad=None, accumulate=1, bad_data=None):
-    """In micro-batches; in step `bad` the loss takes the logarithm of a negative number, in `bad_data` a sample is NaN."""
+    """In micro-batches; step `bad` takes a logarithm of a negative number, `bad_data` has a sample that is NaN."""
 
     def build():
         torch.manual_seed(0)

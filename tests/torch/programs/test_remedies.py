@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from own_programs import assert_silent, data, told
+from step_runs import run_once
 from torch import nn
 from torch.nn import functional as F
 
@@ -288,3 +289,43 @@ def test_an_eps_that_fp32_cannot_hold_either_is_raised(tmp_path):
     assert advice["fp32-masters"] is False, said.first["advice"]
     twin = told(factored(1e-3), tmp_path / "twin", LEVEL)
     assert not [f for f in twin.run.report["findings"] if f["bad_elements"]], twin.show()
+
+
+def test_another_origins_nan_is_not_taken_for_the_one_that_a_remedy_cures(tmp_path):
+    def build():
+        net = nn.Linear(6, 1)
+        opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+
+        def step(i):
+            y = net(data()[0]).mean()
+            a = (y * 0) / (y * 0) if i == 2 else y
+            b = torch.log(-y.abs() - 1) if i == 2 else y
+            opt.zero_grad()
+            (a + b).backward()
+            opt.step()
+
+        return step, net, opt
+
+    said = told(build, tmp_path, LEVEL, 4)
+    assert said.what[1] == "aten::div", said.show()
+    tried = [one["evidence"] for one in said.first["advice"] if one["on_these_numbers"]]
+    assert tried and not any("that used the result" in text for text in tried), tried
+
+
+def test_an_origin_that_draws_random_numbers_is_not_computed_again(tmp_path):
+    def build():
+        net = nn.Linear(6, 1)
+        opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+
+        def step(i):
+            x = torch.empty(8, 6)
+            x.log_normal_(80.0, 30.0) if i == 1 else x.normal_()
+            opt.zero_grad()
+            net(x).sum().backward()
+            opt.step()
+
+        return step, net, opt
+
+    plain, heard = run_once(build, 4), run_once(build, 4, tmp_path / "run", level=LEVEL)
+    assert heard.digest == plain.digest
+    assert any("draw random numbers" in note for note in heard.notes), heard.notes

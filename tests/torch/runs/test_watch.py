@@ -389,3 +389,52 @@ def test_a_name_that_nanhunt_does_not_have_is_told_as_any_module_does():
     with pytest.raises(AttributeError, match="module 'nanhunt' has no attribute 'wach'"):
         nanhunt.wach  # noqa: B018
     assert {"watch", "load", "ignore"} <= set(dir(nanhunt))
+
+
+class Unready(torch.optim.SGD):
+    """Its groups are there once it is prepared, as a wrapper's may be."""
+
+    @property
+    def param_groups(self):
+        raise RuntimeError("not prepared yet")
+
+    @param_groups.setter
+    def param_groups(self, groups):
+        pass
+
+
+def test_optimizers_that_were_not_made_to_the_end_are_no_ones_concern(tmp_path):
+    model, kept = torch.nn.Linear(4, 1), []
+    for make in (lambda: torch.optim.SGD(model.parameters(), lr=-1), lambda: Unready(model.parameters(), lr=0.1)):
+        try:
+            kept.append(make())
+        except Exception as error:
+            kept.append(error)  # its traceback holds the optimizer
+    with nanhunt.watch(model, out=tmp_path / "run", quiet=True) as watch:
+        model(torch.ones(2, 4)).sum().backward()
+    assert watch.verdict == "clean" and len(kept) == 2
+
+
+def test_a_second_model_that_is_watched_later_joins_what_is_watched(tmp_path):
+    torch.manual_seed(0)
+    first, second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=1e-3) for model in (first, second)]
+    told = []
+
+    def step(loss):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+
+    x = torch.randn(8, 4)
+    with nanhunt.watch(first, optimizers[0], out=tmp_path / "run", quiet=True, on_fault=told.append) as watch:
+        for _ in range(3):
+            step(first(x).pow(2).mean())
+        with nanhunt.watch(second, optimizers[1]):
+            for i in range(4):
+                step(second(torch.log(first(x) * 0) if i == 2 else first(x)).mean())
+    assert [(f.op, f.step) for f in told] == [("aten::log", 5)], told
+    assert sorted(p.name for p in (tmp_path / "run" / "rank-00000").glob("attempt-*")) == ["attempt-0"]
+    assert "closed" in repr(watch)

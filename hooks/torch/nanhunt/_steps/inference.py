@@ -74,7 +74,10 @@ class Inference:
     def begin_training(self, course: int = lib.TRAINS) -> None:
         session = self._session
         if session.state.course in lib.INFERS:
-            session.begin_again()
+            try:
+                session.begin_again()
+            except Exception as error:
+                session.failed(error, "the beginning of training")
         session.state.course = course
 
     def is_kept(self) -> bool:
@@ -83,4 +86,8 @@ class Inference:
         if recorder is None or not self.was_bad and not recorder.bad_since(0):
             return False
         self._session.flush()
-        return bool(json.loads(render(recorder.folder(), "json"))["verdict"]["status"] == "fault")
+        try:
+            return bool(json.loads(render(recorder.folder(), "json"))["verdict"]["status"] == "fault")
+        except Exception as error:  # the folder is gone, say
+            self._session.failed(error, "what was recorded before training")
+            return True

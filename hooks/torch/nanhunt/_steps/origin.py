@@ -10,7 +10,7 @@ import json
 import math
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nanhunt._steps.remedies import try_remedies
-from nanhunt._steps.trial import SAME, WIDER, tensors
+from nanhunt._steps.trial import SAME, WIDER, is_random, tensors
 from nanhunt._tap.plain import DTYPES, call_of
 from nanhunt._tap.tap import Schema, schema_of
 from nanhunt._tap.tap_library import unheard
@@ -84,18 +84,28 @@ def prove(session: Session, tap: Tap) -> None:
                 if at is None:
                     continue
                 alone = _alone(call, at)
-                if call.plan.op.startswith("aten::"):
-                    _probe(session, alone, step)
-                    try_remedies(session, alone, kept, step)
-                else:  # it may keep a state
-                    session.note("origins that were not computed again, for they run code of the program's")
                 if session.options.captures:
                     _capture(session, alone, step)
+                if not call.plan.op.startswith("aten::"):  # it may keep a state
+                    session.note("origins that were not computed again, for they run code of the program's")
+                elif is_random(call):  # it would draw numbers of the program's
+                    session.note("origins that were not computed again, for they draw random numbers")
+                else:
+                    _probe(session, alone, step)
+                    _try(session, alone, kept, step)
                 proved += 1
                 if proved == _PROVED:
                     break
     except Exception as error:
         session.failed(error, "computing an origin again")
+
+
+def _try(session: Session, call: Call, kept: Sequence[Call], step: int) -> None:
+    """Advice is a help: without it the origin is told all the same."""
+    try:
+        try_remedies(session, call, kept, step)
+    except Exception as error:
+        session.failed(error, "trying advice")
 
 
 def _is_given_infinity(call: Call) -> bool:

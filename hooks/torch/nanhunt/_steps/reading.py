@@ -14,6 +14,7 @@ from nanhunt import _library as lib
 from nanhunt._device import is_away
 from nanhunt._device_reader import UNREAD as UNREAD_VALUES
 from nanhunt._device_reader import read_now
+from nanhunt._step_mode import StepMode
 from nanhunt._tap.tap_build import TapMissing
 from nanhunt._tap.tap_library import load_tap
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 _Tensor = torch.Tensor
 _PLAIN = (_Tensor, torch.nn.Parameter)
 UNREAD = "unread gradients: their numbers are not in memory as strided tensors"  # the analyzer knows its beginning
+
+
+GRADIENTS, WEIGHTS, UNHEARD_WEIGHTS = range(3)  # tap/gradients.h
 
 
 class _Plain:
@@ -39,9 +43,9 @@ class _Plain:
         self._places = [numbers.buffer_info()[0] for numbers in (self._pairs, self._which, self._others)]
         self._collect, self._of = library.gradients, of
 
-    def read(self, weights: bool) -> tuple[list[str], array[int], list[tuple[_Tensor, str]]]:
+    def read(self, what: int) -> tuple[list[str], array[int], list[tuple[_Tensor, str]]]:
         """Paths of gradients, or weights, address and layout of each, and the parameters whose are of another kind."""
-        n, others = self._collect(self._of, weights, *self._places), self._others
+        n, others = self._collect(self._of, what, *self._places), self._others
         rest = [] if others[0] < 0 else [self._items[i] for i in others[:others.index(-1)]]
         if n == len(self.paths):
             return self.paths, self._pairs, rest
@@ -69,7 +73,8 @@ class Reader:
         paths: list[str] = []
         pairs, rest = array("q"), self._rest
         if self._plain is not None:
-            paths, pairs, others = self._plain.read(weights)
+            heard = self.session.mode is not StepMode.UNHEARD
+            paths, pairs, others = self._plain.read(GRADIENTS if not weights else WEIGHTS if heard else UNHEARD_WEIGHTS)
             rest = [*others, *rest] if others else rest
         hosts = []
         if rest:

@@ -13,7 +13,7 @@ import torch
 
 from nanhunt import _library as lib
 from nanhunt._steps.optimizer_trial import of_optimizer
-from nanhunt._steps.trial import NARROW, REMEDY, Attempt, Compute, Outcome, Trial, derivatives, is_random, tensors
+from nanhunt._steps.trial import NARROW, REMEDY, Attempt, Compute, Outcome, Trial, derivatives, tensors
 from nanhunt._tap.plain import DTYPES
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ def try_remedies(session: Session, call: Call, kept: Sequence[Call], step: int) 
     """Of each remedy the first attempt that came out finite, else the first one, as a probe of the origin."""
     recorder = session.recorder
     trial = Trial(call, kept)
-    if recorder is None or is_random(call) or not trial.fits:
+    if recorder is None or not trial.fits:
         return
 
     def record(remedy: str, one: Outcome) -> None:

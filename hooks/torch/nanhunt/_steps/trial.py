@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -20,6 +21,8 @@ _Tensor = torch.Tensor
 Compute = Callable[[Any, list[Any], dict[str, Any]], Any]  # (function, arguments) -> what it returns
 SAME, OTHER_KERNEL, WIDER, REMEDY = range(4)  # ProbeMode
 MAX_ELEMENTS = 1 << 22  # of an op and of what used its result
+_MAX_WORK = 1 << 24     # multiplications of these
+_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "convolution", "convolution_backward")
 _MAX_OPS = 16
 NARROW = (torch.float16, torch.bfloat16)
 _AS_LEARNED = (lib.FORWARD, lib.LOSS, lib.DATA)
@@ -94,6 +97,16 @@ def derivatives(heads: Sequence[_Tensor], leaves: Sequence[_Tensor], given: Sequ
     return [t for t in found if t is not None]
 
 
+def work_of(call: Call) -> int:
+    """Multiplications of a matrix product or a convolution; 0: of any other op."""
+    name = call.plan.op.split("::")[-1]
+    if name not in _PRODUCTS:
+        return 0
+    made = [t.numel() for t in tensors(call.results)]
+    inner = [t.shape[-1] if name != "convolution" else t[0].numel() for t in tensors(call.args) if t.dim() > 1]
+    return max(made, default=0) * max(inner, default=0)
+
+
 def is_random(call: Call) -> bool:
     """It would draw numbers of the program's."""
     return torch.Tag.nondeterministic_seeded in getattr(call.func, "tags", ())
@@ -110,9 +123,14 @@ class Trial:
                           and call.phase in alike and one.plan.op.startswith("aten::")]
         sizes = [sum(t.numel() for t in tensors((one.args, one.kwargs, one.results)))
                  for one in (call, *self.followers)]
-        self.fits = sizes[0] <= MAX_ELEMENTS
+        self.fits = sizes[0] <= MAX_ELEMENTS and work_of(call) <= _MAX_WORK
         if sum(sizes) > MAX_ELEMENTS:
             self.followers = []
+        done = list(accumulate((work_of(one) for one in self.followers), initial=work_of(call)))
+        self.followers = [one for one, work in zip(self.followers, done[1:]) if work <= _MAX_WORK]
+        # What another origin has made may look the same.
+        self._others = [t for one in kept if one.began and one.first_seq != call.first_seq
+                        for t in tensors(one.results) if t.is_floating_point()]
 
     def run(self, attempt: Attempt) -> Outcome | None:
         """None: it could not be computed."""
@@ -137,7 +155,7 @@ class Trial:
             for one in self.followers if attempt.follow else ():
                 if ops == _MAX_OPS or is_random(one) or (self.backward and self._reads_what_changes(one)):
                     break
-                instead = _instead(one, all_made)
+                instead = self._instead(one, all_made)
                 if not instead:
                     continue
                 if _has_other_bad(one, instead):
@@ -200,22 +218,21 @@ class Trial:
             args, kwargs = self._copies(call, wider, leaves, instead=narrow)
             return call.func(*args, **kwargs)
 
+    def _instead(self, call: Call, all_made: Sequence[tuple[_Tensor, _Tensor]]) -> dict[int, tuple[_Tensor, _Tensor]]:
+        """What it is given of what was made, and that as it was made, by the tensor that it was given in the run."""
+        instead: dict[int, tuple[_Tensor, _Tensor]] = {}
+        for t in tensors((call.args, call.kwargs)):
+            for old, new in reversed(all_made):
+                shown = _as_shown(old, t, new)
+                if shown is not None and not any(_as_shown(other, t, other) is not None for other in self._others):
+                    instead[id(t)] = shown, new
+                    break
+        return instead
+
     def _reads_what_changes(self, call: Call) -> bool:
         """A part of the same derivative: a remedy changes what else it reads as well."""
         return any(t.dim() > 0 and t.shape == mine.shape and t.dtype == mine.dtype and bool(torch.equal(t, mine))
                    for t in tensors(call.args) for mine in tensors(self.call.args))
-
-
-def _instead(call: Call, all_made: Sequence[tuple[_Tensor, _Tensor]]) -> dict[int, tuple[_Tensor, _Tensor]]:
-    """What it is given of what was made, and that as it was made, by the tensor that it was given in the run."""
-    instead: dict[int, tuple[_Tensor, _Tensor]] = {}
-    for t in tensors((call.args, call.kwargs)):
-        for old, new in reversed(all_made):
-            shown = _as_shown(old, t, new)
-            if shown is not None:
-                instead[id(t)] = shown, new
-                break
-    return instead
 
 
 def _has_other_bad(call: Call, instead: Mapping[int, Any]) -> bool:

@@ -157,6 +157,12 @@ class HeldStep {
     for (const Births::Made& one : made)
       if (!one.identity->is_finite()) ring.keep_alive(one.tensor->storage());
     for (const at::Tensor* one : bad_) ring.keep_alive(one->storage());
+    // An infinity of the op's own, harmless so far: what it was made of is wanted should this one do harm.
+    if (taken == 0 && !was_given)
+      for (const c10::IValue& value : given.args)
+        each_tensor(value, [&](const at::Tensor& t) {
+          if (t.layout() == c10::kStrided && t.has_storage()) ring.keep_alive(t.storage());
+        });
     return false;
   }
 

@@ -60,6 +60,7 @@ bool adds_masks(const Case& c, double max_finite) {
 std::optional<Diagnosis> diagnose_overflow(const Case& c) {
   if (!c.is_op() || !is_floating(c.stored)) return std::nullopt;
   if (c.birth.lifecycle == Lifecycle::kTransform || c.birth.deliberate != Deliberate::kNo) return std::nullopt;
+  if (c.info->bound == Bound::kQuotient && c.pole != nullptr && !c.pole->known) return std::nullopt;  // 0, perhaps
   const ValueStats& out = c.output->stats;
   const FormatLimits& limits = format_limits(c.stored);
   const DType compute = is_floating(c.context->op.compute_dtype) ? c.context->op.compute_dtype : c.stored;
