@@ -119,12 +119,6 @@ class BadNumber {
     return std::isnan(*number) || (!only_nan && !was_infinite_ && !hands_on(plan, kSelects));
   }
 
-  // It was given NaN, and has made a finite number of it.
-  bool is_cured(const Plan& plan, const c10::Stack& stack) const {
-    const std::optional<double> number = plan.returns == 0 ? std::nullopt : result(plan, stack);
-    return was_nan_ && number && std::isfinite(*number);
-  }
-
  private:
   static std::optional<double> result(const Plan& plan, const c10::Stack& stack) {
     const c10::IValue& value = *(stack.end() - static_cast<std::ptrdiff_t>(plan.returns));

@@ -2,6 +2,7 @@
 // What one tap is made of, and which one is on.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <memory>
@@ -13,6 +14,7 @@
 
 #include "hooks/torch/tap/collectives.h"
 #include "hooks/torch/tap/graphs.h"
+#include "hooks/torch/tap/held/finite.h"
 #include "hooks/torch/tap/held/kept.h"
 #include "hooks/torch/tap/lasting.h"
 #include "hooks/torch/tap/listening.h"
@@ -61,14 +63,47 @@ struct Tap {
     if (rows.phase() == NANHUNT_PHASE_OPTIMIZER || rows.phase() == NANHUNT_PHASE_UPDATE) state->left_bad = 1;
   }
 
-  // In validation, and outside of modules where nothing is trained: the first one is kept. There only NaN counts that
-  // nothing finite was made of: the logarithm of a noise level that ends at 0 is meant.
-  void note_bad_number(const BadNumber& number, const Plan& plan, const c10::Stack& stack, std::int64_t site) {
-    if (state->infers() && number.is_cured(plan, stack)) bad_number.clear();
-    if (!bad_number.empty() || !number.is_made(plan, stack, state->infers())) return;
+  // In validation, and outside of modules where nothing is trained: the first one is kept that nothing finite was made of
+  // (a mean over those that are there). Where nothing is trained only NaN counts: the logarithm of a noise level that ends
+  // at 0 is meant.
+  void note_bad_number(const BadNumber& number, const Given& given, const Plan& plan, const c10::Stack& stack,
+                       std::int64_t site) {
+    const auto results = c10::ArrayRef<c10::IValue>(stack).slice(stack.size() - plan.returns);
+    if (!bad_number.empty()) {
+      if (is_read(given.args)) carry_on(results);
+      return;
+    }
+    if (!number.is_made(plan, stack, state->infers())) return;
     bad_number = plan.op;
+    carriers_.clear();
+    carry_on(results);
     if (const std::string_view line = rows.frames.name_of(site); !line.empty()) bad_number.append(" at ").append(line);
   }
+
+  // Whether one of them holds the bad number, or what is bad because of it.
+  bool is_read(const std::vector<c10::IValue>& args) const {
+    bool any = false;
+    for (const c10::IValue& value : args)
+      each_tensor(value, [&](const at::Tensor& t) {
+        const c10::StorageImpl* const its = t.has_storage() ? t.storage().unsafeGetStorageImpl() : nullptr;
+        for (const WeakStorage& carrier : carriers_) any = any || carrier._unsafe_get_target() == its;
+      });
+    return any;
+  }
+  void carry_on(c10::ArrayRef<c10::IValue> results) {
+    bool any = false, bad = false;
+    each_tensor(results, [&](const at::Tensor& t) {
+      if (!t.is_floating_point() || !t.has_storage() || !Describer::holds(t)) return;
+      any = true;
+      if (finite::bits_of(t).value_or(finite::kNan) == 0) return;
+      bad = true;
+      if (carriers_.size() < kMostCarriers) carriers_.push_back(t.storage().getWeakStorageImpl());
+    });
+    if (any && !bad) bad_number.clear();
+  }
+  using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;  // its address stays its own
+  static constexpr std::size_t kMostCarriers = 64;
+  std::vector<WeakStorage> carriers_;  // of the bad number
 
   void note_failure(const std::exception& error, const std::string& op) noexcept {
     try {

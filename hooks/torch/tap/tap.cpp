@@ -108,7 +108,7 @@ void watch(Tap& tap, const Below& below, c10::Stack* stack) {
         if (tap.rows.mark_copies(*plan, given, *stack, tap.kept.on() && began, copies)) tap.state->left_bad = 1;
         if (!copies.empty()) tap.lasting.note(copies, true);
         if (tap.rows.phase() == NANHUNT_PHASE_VALIDATION || (tap.state->infers() && tap.rows.places.is_outside()))
-          tap.note_bad_number(BadNumber(given.args), *plan, *stack, site);
+          tap.note_bad_number(BadNumber(given.args), given, *plan, *stack, site);
       }
       if (tap.kept.on() && (tap.rows.held.began() || (!plan->collective && tap.kept.follows(given.args))))
         tap.keep_after(*plan, given, *stack, tap.rows.held.began());

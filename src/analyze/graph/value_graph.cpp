@@ -231,7 +231,7 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op, 
   finish_outputs(view_);
   trained_ = trained_ || op.phase == Phase::kScale || op.phase == Phase::kBackward || op.phase == Phase::kUnscale ||
              op.phase == Phase::kClip || op.phase == Phase::kOptimizer;
-  if (!trained_ && bad_in && !bad_out) forget_cured(view_);
+  if (bad_in && !bad_out && (!trained_ || op.phase == Phase::kValidation)) forget_cured(view_);
   note_trial(view_);
   if (bad_out) note_last_number(view_);
   if (bad_in || !questions_.empty()) note_question(view_);

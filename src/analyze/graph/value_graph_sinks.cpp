@@ -282,10 +282,17 @@ void ValueGraph::forget_cured(const OpInView& op) {
     return layout != nullptr && is_floating(layout->dtype);
   });
   if (!floating) return;
-  for (const Value* read : op.in) {
-    if (read == nullptr || read->bad == 0) continue;
-    for (LastNumber* last : {&last_number_, &last_alone_}) {
-      if (last->bad && last->value.storage == read->storage) last->bad = false;
+  const auto is_part = [&](LabelSetId part, LabelSetId whole) {
+    const std::vector<BirthId>& births = labels_.get(part).births;
+    return !births.empty() && std::all_of(births.begin(), births.end(), [&](BirthId id) { return labels_.contains(whole, id); });
+  };
+  for (std::size_t i = 0; i < op.in.size(); ++i) {
+    const Value* read = op.in[i];
+    if (read == nullptr || read->bad == 0 || op.inputs[i].role == ArgRole::kOverwritten) continue;
+    for (LastNumber* last : {&last_number_, &last_alone_, &last_validated_}) {
+      if (trained_ && last != &last_validated_) continue;
+      if (last->bad && (last->value.storage == read->storage || is_part(last->value.labels, read->labels)))
+        last->bad = false;
     }
   }
 }

@@ -206,3 +206,33 @@ def test_in_evaluation_the_layer_is_named_as_in_training(level, tmp_path):
 def test_a_validation_that_is_bad_again_is_no_second_fault(level, tmp_path):
     said = told(evaluated(bad=(11, 14, 17, 20)), tmp_path, level, steps=24)
     assert len(said.loud) == 1 and said.first["step"] == 12, said.show()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("trains", [True, False])
+@pytest.mark.parametrize("left_out", [True, False])
+def test_a_class_without_samples_that_a_mean_leaves_out_is_no_fault(left_out, trains, level, tmp_path):
+    """The mean over classes of intersection over union: of a class that does not occur 0/0."""
+
+    def build():
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-3) if trains else None
+
+        @torch.no_grad()
+        def evaluate():
+            found, there = net(data()[0]).argmax(1).clamp_max(1), torch.randint(0, 2, (8,))
+            shares = [((found == c) & (there == c)).sum().float() / ((found == c) | (there == c)).sum().float()
+                      for c in (0, 1, 3)]
+            return torch.stack(shares).nanmean() if left_out else torch.stack(shares).mean()
+
+        def step(i):
+            if opt is not None:
+                opt.zero_grad()
+                net(data()[0]).pow(2).mean().backward()
+                opt.step()
+            evaluate()
+
+        return step, net
+
+    said = told(build, tmp_path, level, 4)
+    assert said.status == ("clean" if left_out else "fault"), said.show()
