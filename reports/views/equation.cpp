@@ -214,6 +214,9 @@ std::string operation_in_line(std::string_view op, std::string_view line) {
   const std::optional<std::string> plain = without_strings(line);
   if (!plain) return "";
   const std::string_view text = *plain;
+  // PyTorch's functions that divide inside, at the line that calls them.
+  for (const std::string_view divides : {"normalize(", "cosine_similarity("})
+    if (sign == "/" && text.find(divides) != text.npos) return "";
   const std::size_t at = only_place(text, sign);
   if (at == text.npos) return "";
   const Binds binds = sign == "**"                         ? Binds::kPower

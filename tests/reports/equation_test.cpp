@@ -56,7 +56,7 @@ TEST(Equation, the_line_of_code_has_the_names_of_both_sides) {
 
 TEST(Equation, a_line_that_does_not_say_which_sides_met_names_none) {
   for (const std::string_view line :
-       {"y = a / b / c", "y = F.normalize(x)", "y = x // 2", "y = x /", "return (", "y = f(*x)", "eps = 1e-8", "s = 'a / b",
+       {"y = a / b / c", "y = F.normalize(x)", "y = x / F.normalize(h, eps=0.)", "y = x // 2", "y = x /", "return (", "y = f(*x)", "eps = 1e-8", "s = 'a / b",
         "def f(*, x) -> int:"}) {
     for (const std::string_view op : {"aten::div", "aten::mul", "aten::sub", "aten::pow"})
       EXPECT_EQ(operation_in_line(op, line), "") << line << " by " << op;

@@ -132,6 +132,9 @@ std::optional<ElementEvidence> element_of(const Diagnosed& d) {
       }
       out.operands.push_back(std::move(value));
     }
+    // A number of Python's, on the right.
+    if (const ScalarSnapshot* other = c.scalar("other"); other != nullptr && out.operands.size() == 1 && c.is_op())
+      out.operands.push_back({"other", "", other->value});
     return out;
   }
   // Statistics know where the first bad element stands, and what it is where all are of one kind.
