@@ -108,7 +108,7 @@ std::vector<std::string> denominator_advice(const Case& c) {
   if (c.birth.at.phase == Phase::kBackward) {
     // PyTorch's derivatives are made of plain ops: of sqrt g / (2 y), of acos and asin g * rsqrt(1 - x * x).
     const bool of_root = led_from(c, [](const OpInfo& op) { return op.pole == Pole::kNegative; });
-    const bool of_variance = led_from(c, [](const OpInfo& op) { return op.name == "var" || op.name == "var_mean"; });
+    const bool of_variance = led_from(c, [](const OpInfo& op) { return op.pole == Pole::kFew; });
     if (c.info->bound == Bound::kQuotient && of_root && of_variance) return {"eps-in-sqrt"};
     if (c.info->bound == Bound::kQuotient && of_root) return {"builtin-norm", "eps-in-sqrt"};
     // A norm of PyTorch's is safe at 0 once; its second derivative divides by it.
