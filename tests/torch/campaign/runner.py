@@ -63,7 +63,8 @@ class Alone:
         self.ended = ended_by(program)
         self.losses = program.losses
         self.end, self.copies = ([t.detach().double() for t in its] for its in (program.parameters, program.kept))
-        state = [t for s in program.optimizer.state.values() for t in s.values() if isinstance(t, torch.Tensor)]
+        states = program.optimizer.state.values() if program.optimizer is not None else ()
+        state = [t for s in states for t in s.values() if isinstance(t, torch.Tensor)]
         self.state = state + [t for t in program.model.buffers() if t.is_floating_point()]
 
 

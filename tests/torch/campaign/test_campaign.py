@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 pytestmark = pytest.mark.usefixtures("library")
 SEED = 3
 NAMES = ("0 times -Inf", "everything hidden in a layer", "own unscaling", "gradient surgery", "break", "static",
-         "only skips", "one of a group", "a term of the weights", "restores")  # fmt: skip
+         "only skips", "one of a group", "a term of the weights", "restores", "softmax by hand")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)

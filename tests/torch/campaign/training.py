@@ -24,7 +24,7 @@ class Training:
         torch.manual_seed(drawn.seed)
         self.model, self.sites = make_model(drawn)
         self.parameters = list(self.model.parameters())
-        self.optimizer = make_optimizer(drawn, self.parameters)
+        self.optimizer: torch.optim.Optimizer | None = make_optimizer(drawn, self.parameters)
         self.losses: list[float] = []
         self.kept: list[torch.Tensor] = []  # copies of weights that last
         self.set_up()
