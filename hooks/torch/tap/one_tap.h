@@ -70,7 +70,8 @@ struct Tap {
                        std::int64_t site) {
     const auto results = c10::ArrayRef<c10::IValue>(stack).slice(stack.size() - plan.returns);
     if (!bad_number.empty()) {
-      if (is_read(given.args)) carry_on(results);
+      // Who shows a tensor selects its finite numbers: nothing is made of the others.
+      if (plan.op != "aten::masked_select" && is_read(given.args)) carry_on(results);
       return;
     }
     if (!number.is_made(plan, stack, state->infers())) return;
@@ -94,7 +95,7 @@ struct Tap {
     bool any = false, bad = false;
     each_tensor(results, [&](const at::Tensor& t) {
       if (!t.is_floating_point() || !t.has_storage() || !Describer::holds(t)) return;
-      any = true;
+      any = any || t.numel() > 0;
       if (finite::bits_of(t).value_or(finite::kNan) == 0) return;
       bad = true;
       if (carriers_.size() < kMostCarriers) carriers_.push_back(t.storage().getWeakStorageImpl());

@@ -275,16 +275,17 @@ void ValueGraph::note_last_number(const OpInView& op) {
   }
 }
 
-// Something that is finite was made of it: it was meant (a mask, nan_to_num), or nobody selects it.
+// Something that is finite was made of it: it was meant (a mask, nan_to_num). Who shows a tensor selects what is finite.
 void ValueGraph::forget_cured(const OpInView& op) {
   const bool floating = std::any_of(op.out.begin(), op.out.end(), [&](const Value* out) {
     const LayoutRecord* layout = out == nullptr ? nullptr : names_.layout(out->layout);
     return layout != nullptr && is_floating(layout->dtype);
   });
-  if (!floating) return;
+  if (!floating || op.info->name == "masked_select") return;
   const auto is_part = [&](LabelSetId part, LabelSetId whole) {
     const std::vector<BirthId>& births = labels_.get(part).births;
-    return !births.empty() && std::all_of(births.begin(), births.end(), [&](BirthId id) { return labels_.contains(whole, id); });
+    const auto holds = [&](BirthId id) { return labels_.contains(whole, id); };
+    return !births.empty() && std::all_of(births.begin(), births.end(), holds);
   };
   for (std::size_t i = 0; i < op.in.size(); ++i) {
     const Value* read = op.in[i];

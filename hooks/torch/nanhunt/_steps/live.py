@@ -255,6 +255,8 @@ class Live(Listener):
             self._hold = None
             return
         fate = self._fate(session.state.step, session.mode is StepMode.KEPT, self._narrow)
+        if session.facts.skipped:  # no healthy step, whose infinities would be harmless from then on
+            session.state.left_bad = 1
         tap.hold(lib.DROP if fate == DROPPED else lib.KEEP, 0, 0)
         if fate == KEPT:
             prove(session, tap)

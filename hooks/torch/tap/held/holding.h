@@ -45,7 +45,7 @@ NANHUNT_TAP std::int32_t nanhunt_tap_hold(void* tap, std::int32_t action, std::i
         if (!rows.held.ring.forget(t.to)) ++rows.refused;
       } else if (rows.held.ring.is_handed_over()) {
         report();
-        rows.held.births.end_healthy_step();
+        if (t.state->left_bad == 0) rows.held.births.end_healthy_step();
         rows.held.ring.end();
       }
     }
