@@ -93,7 +93,7 @@ TEST_F(CAdapter, the_code_above_a_site_and_how_a_program_is_set_up_are_kept_as_g
   setup.fact = NANHUNT_SETUP_AUTOCAST;
   setup.dtype = NANHUNT_F16;
   ASSERT_EQ(nanhunt_record_setup(recorder_, &setup), NANHUNT_OK);
-  setup.fact = 5;
+  setup.fact = NANHUNT_SETUP_WIDE_COLUMN + 1;
   EXPECT_EQ(nanhunt_record_setup(recorder_, &setup), NANHUNT_USAGE);
   const auto all = close_and_read();
   ASSERT_THAT(all.frames, SizeIs(2));
