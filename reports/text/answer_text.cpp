@@ -27,20 +27,6 @@ std::size_t lines_of(std::string_view text) {
   return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
 }
 
-Ink ink_of(VerdictStatus status) {
-  switch (status) {
-    case VerdictStatus::kFault:
-      return Ink::kRed;
-    case VerdictStatus::kWarning:
-    case VerdictStatus::kInconclusive:
-      return Ink::kYellow;
-    case VerdictStatus::kClean:
-    case VerdictStatus::kCalibrating:
-      return Ink::kGreen;
-  }
-  return Ink::kPlain;
-}
-
 std::string verdict_lines(const ReportModel& model, const TextOptions& options) {
   std::string word = model.verdict_word;
   for (char& c : word) {

@@ -69,6 +69,20 @@ void pad(std::string& out, std::size_t count) { out.append(count, ' '); }
 
 }  // namespace
 
+Ink ink_of(VerdictStatus status) {
+  switch (status) {
+    case VerdictStatus::kFault:
+      return Ink::kRed;
+    case VerdictStatus::kWarning:
+    case VerdictStatus::kInconclusive:
+      return Ink::kYellow;
+    case VerdictStatus::kClean:
+    case VerdictStatus::kCalibrating:
+      return Ink::kGreen;
+  }
+  return Ink::kPlain;
+}
+
 std::size_t columns_of(std::string_view utf8) {
   return static_cast<std::size_t>(
       std::count_if(utf8.begin(), utf8.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0u) != 0x80u; }));

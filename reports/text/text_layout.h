@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "nanhunt/analyzer.h"
+
 namespace nanhunt::reports {
 
 enum class Ink { kPlain, kBold, kDim, kRed, kYellow, kGreen, kCyan };
@@ -39,6 +41,7 @@ class TextLayout {
   std::string out_;
 };
 
+Ink ink_of(VerdictStatus status);
 std::size_t columns_of(std::string_view utf8);  // characters; every character counts as one column
 
 }  // namespace nanhunt::reports

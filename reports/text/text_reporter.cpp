@@ -28,20 +28,6 @@ constexpr std::size_t kDeviceRowsShown = 8;
 constexpr std::size_t kRatesShown = 12;
 constexpr std::size_t kKernelInTable = 48;
 
-Ink status_ink(VerdictStatus status) {
-  switch (status) {
-    case VerdictStatus::kFault:
-      return Ink::kRed;
-    case VerdictStatus::kWarning:
-    case VerdictStatus::kInconclusive:
-      return Ink::kYellow;
-    case VerdictStatus::kClean:
-    case VerdictStatus::kCalibrating:
-      return Ink::kGreen;
-  }
-  return Ink::kPlain;
-}
-
 Ink tried_ink(Tried t) { return t < Tried::kNotTried ? Ink::kGreen : t == Tried::kFailed ? Ink::kRed : Ink::kDim; }
 
 std::string upper(std::string text) {
@@ -323,7 +309,7 @@ std::string render_text(const Analysis& analysis, const TextOptions& options) {
   TextLayout out(options.colour, options.width);
 
   const std::string word = upper(model.verdict_word);
-  const std::string badge = out.ink(word, status_ink(model.status));
+  const std::string badge = out.ink(word, ink_of(model.status));
   TextLayout line(false, options.width);
   line.paragraph(model.headline, 0, word + "  ");
   std::string verdict = line.take();
