@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -332,13 +333,15 @@ def packed(tool, tmp_path) -> Path:
             (root / source).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / source, root / source)
     (built / "bin").mkdir(parents=True)
-    (built / "lib").mkdir()
     for name in PROGRAMS:
         executable(built / "bin" / name, "#!/bin/sh\nexit 0\n")
     (built / tool.LISTED).write_text("\n".join(PROGRAMS))
     shutil.copy2(shutil.which("true"), built / "bin" / "nanhunt")
-    shutil.copy2(shutil.which("true"), built / "lib" / "libnanhunt.so")
-    tool.pack(root, built, to)
+    wheel = tmp_path / "nanhunt-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("nanhunt/bin/nanhunt", "a program")
+        archive.writestr("nanhunt/lib/libnanhunt.so", "a library")
+    tool.pack(root, built, wheel, to)
     return to
 
 
@@ -350,17 +353,19 @@ def test_programs_are_packed_and_unpacked_where_they_are_run(tool, tmp_path):
     assert "printed no machine" in done.stderr, done.stderr
     assert {path.name for path in (at / "bin").iterdir()} == set(PROGRAMS)
     assert all(os.access(path, os.X_OK) for path in (at / "bin").iterdir())
-    assert (at / "lib" / "python" / "libnanhunt.so").is_file()
+    assert (at / "hooks" / "torch" / "nanhunt" / "lib" / "libnanhunt.so").is_file()
+    assert os.access(at / "hooks" / "torch" / "nanhunt" / "bin" / "nanhunt", os.X_OK)
     assert not list(at.glob("unpacked-*"))
 
 
-def test_a_damaged_archive_is_told(tool, tmp_path):
+@pytest.mark.parametrize("damaged", ["programs.tar.xz", "*.whl"])
+def test_a_damaged_archive_is_told(tool, tmp_path, damaged):
     at = packed(tool, tmp_path)
-    archive = at / "programs.tar.xz"
+    archive = next(at.glob(damaged))
     archive.write_bytes(archive.read_bytes()[:-200])
     (at / "parts" / "1-one").write_text("#!/bin/sh\n# part: one\n")
     done = gpu_check(at, "--run-part", "1")
-    assert done.returncode == 1 and "is damaged" in done.stderr and "Carry it again" in done.stderr
+    assert done.returncode == 1 and "is damaged" in done.stderr and "Carry them again" in done.stderr
     assert not (at / "bin").exists()
 
 

@@ -29,7 +29,14 @@ class Carried:
 
     def program(self, name: str, body: str) -> None:
         """A Python program in its place; `words` are its arguments."""
-        path = self.at / "bin" / name
+        self.write(self.at / "bin" / name, body)
+
+    def in_package(self, body: str) -> None:
+        """The command line tool of the wheel."""
+        self.write(self.at / "hooks" / "torch" / "nanhunt" / "bin" / "nanhunt", body)
+
+    def write(self, path: Path, body: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"#!{sys.executable}\nimport json, math, os, signal, sys, time\nwords = sys.argv[1:]\n{body}\n")
         path.chmod(0o755)
 
@@ -388,6 +395,66 @@ def test_a_library_that_does_not_load_beside_pytorch_is_told(carried):
     assert "libnanhunt.so does not load" in rows[0]["detail"]
 
 
+# 12: programs whose verdict is known.
+
+VERDICTS = """
+if words[0] == "run":
+    print('{"bits": 1}' if "train.py" in " ".join(words) else "trained to its end")
+elif "--json" in words:
+    fixed = words[1].endswith("True")
+    found = {"id": "f1", "class": "overflow", "op": "aten::_foreach_mul", "module": "peak", "phase": "forward", "step": 6,
+             "severity": "fault"}
+    found.update(json.loads(os.environ.get("SAID", "{}")))
+    loud = not fixed or os.environ.get("LOUD_TWIN")
+    print(json.dumps({"verdict": {"status": "fault" if loud else "clean", "origin": "f1" if loud else None},
+                      "findings": [found] if loud else [],
+                      "coverage": {"unwatched": [os.environ.get("NOTE", "nothing")]}}))
+"""
+CARDS = """
+if words[0] == "-c":
+    print("loaded" if "ctypes" in words[1] else
+          json.dumps({"torch": "2.13.0", "cuda": "13.0", "python": "3.11", "usable": True}))
+elif "--list" in words:
+    print(json.dumps([["fused", {"cls": "overflow", "op": "aten::mul", "module": "peak", "phase": None, "step": 6,
+                                 "status": "fault"}]]))
+else:
+    print('{"bits": 1}')
+"""
+
+
+def programs_of_torch(carried: Carried, **environment: str) -> tuple[int, dict]:
+    carried.in_package(VERDICTS)
+    carried.program("torch_python", CARDS)
+    shutil.copytree(ROOT / "tests" / "torch" / "cases", carried.at / "tests" / "torch" / "cases", dirs_exist_ok=True)
+    carried.environment.update(
+        NANHUNT_TORCH_PYTHON=str(carried.at / "bin" / "torch_python"), GPU_CHECK_CASES="fused", GPU_CHECK_MODELS="mlp",
+        **environment)  # fmt: skip
+    status, rows = carried.run(12)
+    return status, by_check(rows)
+
+
+def test_a_program_that_gets_its_verdict_on_the_card_and_a_silent_twin_pass(carried):
+    status, found = programs_of_torch(carried)
+    names = {f"PyTorch fused{twin}, level {level}" for twin in ("", ", repaired") for level in ("live", "ops")}
+    assert status == 0 and names <= set(found), found
+    assert all(found[name][0] == "passed" and "PyTorch 2.13.0" in found[name][1] for name in names)
+
+
+@pytest.mark.parametrize(
+    ("environment", "failed", "told"),
+    [
+        ({"SAID": '{"op": "aten::add"}'}, "PyTorch fused, level live", "op aten::add, not aten::mul"),
+        ({"SAID": '{"step": 7}'}, "PyTorch fused, level ops", "step 7, not 6"),
+        ({"LOUD_TWIN": "1"}, "PyTorch fused, repaired, level live", "verdict fault, 1 findings"),
+        ({"NOTE": "errors inside nanhunt"}, "PyTorch fused, level live", "errors inside"),
+        ({"NOTE": "so they are copied to the host: no CUDA"}, "PyTorch fused, level live", "copied to the host"),
+    ],
+)
+def test_a_program_that_gets_another_verdict_on_the_card_fails(carried, environment, failed, told):
+    status, found = programs_of_torch(carried, **environment)
+    assert status == 1 and found[failed][0] == "failed" and told in found[failed][1], found
+
+
 # 14: kernels of PyTorch's ops.
 
 REPORT = {
@@ -424,6 +491,7 @@ def profiled(watched: int, note: str) -> str:
 
 def kernels_of_torch(carried: Carried, report: dict, bits: str, profiler: str) -> tuple[int, dict]:
     carried.program("nanhunt", WATCHES)
+    carried.in_package(WATCHES)
     carried.program("torch_python", PROFILES)
     carried.environment.update(
         NANHUNT_TORCH_PYTHON=str(carried.at / "bin" / "torch_python"), REPORT=json.dumps(report), BITS_WATCHED=bits,

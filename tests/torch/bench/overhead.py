@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a training step costs under nanhunt and under what people use instead, against the same step unwatched.
 
-Every instrument has a process of its own, with one thread, that trains the same model and waits for its turn. In each
-turn all of them do the same few steps, in random order; a second unwatched process is the control. A figure is the
-median over turns of the ratio to the unwatched process of the same turn.
+Every instrument has a process of its own, with one thread, that trains the same models, one after the other, and waits
+for its turn. In each turn all of them do the same few steps, in random order; a second unwatched process is the control.
+A figure is the median over turns of the ratio to the unwatched process of the same turn.
 
-    NANHUNT_BIN_DIR=build/ci/bin python tests/torch/bench/overhead.py --turns 60 --json out.json
+    NANHUNT_LIBRARY=build/ci/lib/libnanhunt.so python tests/torch/bench/overhead.py --turns 60 --json out.json
 
 Run it on an idle machine. On a busy one `--clock cpu` says something, the wall clock nothing. With `--device cuda` the
-steps of a turn follow each other without a wait, and the wall clock is CUDA events between them; `gpt124m` (fp16
-autocast, loss scaling) is for there.
+steps of a turn follow each other without a wait, and the wall clock is CUDA events between them. The models of
+`FOR_DEVICES` are for there: GPT-2 of 124 M parameters, 8 x 1024 tokens, and ResNet-50 (torchvision's), 128 images.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import random
@@ -37,23 +38,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 Step = Callable[[], None]
 UNWATCHED, CONTROL = "unwatched", "unwatched again"
 LEVELS = ("live", "ops", "steps")
-OPTIONS = {
-    "live": ["--level", "live"],
-    "ops": ["--level", "ops"],
-    "steps": ["--level", "steps"],
-}
 KERNELS = "+kernels"  # with --kernels, on a GPU
 WITH_KERNELS = tuple(level + KERNELS for level in LEVELS)
 ABOVE = "+above"  # the tap listens above autograd
 LISTENING_ABOVE = tuple(level + ABOVE for level in LEVELS)
 READS = {"live+batch": "batch", "live+forward": "forward"}  # the other ways to read what operations show on a device
-OTHERS = ("detect_anomaly", "forward hooks", "anomaly and hooks", "hf debugger")
+OTHERS = ("detect_anomaly", "forward hooks", "anomaly and hooks", "hf debugger", "debug mode")
 INSTRUMENTS = (UNWATCHED, CONTROL, *OTHERS, *LEVELS)
 # The allocator gives nothing back. Else whether a step's tensors are mapped anew each time is chance, and differs
 # between processes by more than what is measured (the control of the CNN was 1.13).
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
 STEPS_PER_TURN = {"mlp": 40, "cnn": 10, "transformer": 10}
-FOR_DEVICES = {"gpt124m": 5}
+FOR_DEVICES = {"gpt2-fp16": 4, "gpt2-bf16": 4, "gpt2-compiled": 4, "resnet50": 6}
 
 
 # The models.
@@ -108,25 +104,28 @@ def make(name: str, device: str) -> tuple[nn.Module, Step]:
     elif name == "transformer":
         model = Transformer(layers=4, width=128, vocabulary=512, heads=4)
         x, y = torch.randint(512, (4, 64)), torch.randint(512, (4 * 64,))
+    elif name == "resnet50":
+        from torchvision.models import resnet50
+
+        model = resnet50().to(memory_format=torch.channels_last)
+        x, y = torch.randn(128, 3, 224, 224).to(memory_format=torch.channels_last), torch.randint(1000, (128,))
     else:
         model = Transformer(layers=12, width=768, vocabulary=50257, heads=12, tied=True)
-        x, y = torch.randint(50257, (8, 512)), torch.randint(50257, (8 * 512,))
+        x, y = torch.randint(50257, (8, 1024)), torch.randint(50257, (8 * 1024,))
     model, x, y = model.to(device), x.to(device), y.to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
     kind, mixed = torch.device(device).type, name in FOR_DEVICES
-    scaler = torch.amp.GradScaler(kind, init_scale=1024.0, enabled=mixed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, **{"fused" if mixed else "foreach": True})
+    dtype = torch.float16 if name in ("gpt2-fp16", "resnet50") else torch.bfloat16
+    scaler = torch.amp.GradScaler(kind, init_scale=1024.0, enabled=mixed and dtype is torch.float16)
+    forward = torch.compile(model) if name.endswith("compiled") else model
 
     def step() -> None:
         optimizer.zero_grad()
-        with torch.autocast(kind, dtype=torch.float16, enabled=mixed):
-            loss = F.cross_entropy(model(x), y)
-        if mixed:
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-        else:
-            loss.backward()
-            optimizer.step()
+        with torch.autocast(kind, dtype=dtype, enabled=mixed):
+            loss = F.cross_entropy(forward(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
 
     return model, step
 
@@ -138,7 +137,8 @@ def check_forward(module: nn.Module, args: Any, output: Any) -> None:
             raise FloatingPointError(f"{type(module).__name__} gave out something that is not finite")
 
 
-def put_on(instrument: str, model: nn.Module, kept: ExitStack) -> None:
+def put_on(instrument: str, model: nn.Module, step: Step, kept: ExitStack) -> Step:
+    """The step as the instrument has it."""
     if instrument in ("detect_anomaly", "anomaly and hooks"):
         kept.enter_context(torch.autograd.detect_anomaly(check_nan=True))
     if instrument in ("forward hooks", "anomaly and hooks"):
@@ -148,6 +148,20 @@ def put_on(instrument: str, model: nn.Module, kept: ExitStack) -> None:
         from transformers.debug_utils import DebugUnderflowOverflow
 
         kept.callback(lambda debugger: None, DebugUnderflowOverflow(model))
+    if instrument == "debug mode":
+        from torch.utils._debug_mode import DebugMode
+
+        def recorded() -> None:
+            with DebugMode():
+                step()
+
+        return recorded
+    return step
+
+
+def level_of(instrument: str) -> str | None:
+    level = "live" if instrument in READS else instrument.removesuffix(KERNELS).removesuffix(ABOVE)
+    return level if level in LEVELS else None
 
 
 class Count(TorchDispatchMode):
@@ -186,32 +200,45 @@ def timed_there(step: Step, wanted: int) -> tuple[list[float], list[float]]:
     return [a.elapsed_time(b) / 1e3 for a, b in zip(events, events[1:], strict=False)], cpu
 
 
-def work(instrument: str, name: str, device: str, talk: Any) -> None:
-    """The life of a worker: for each line with a number it does so many steps and says how long each took."""
-    import warnings
-
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    model, step = make(name, device)
+def train(instrument: str, name: str, device: str, out: Path, talk: Any) -> None:
+    """One model: for each line with a number it does so many steps and says how long each took, until it reads 0."""
+    level = level_of(instrument)
     with ExitStack() as kept:
-        put_on(instrument, model, kept)
+        if level is not None:
+            import nanhunt
+
+            options = {"kernels": True} if instrument.endswith(KERNELS) else {}
+            kept.callback(nanhunt.watch(out=out / f"{name}-{instrument}", level=level, quiet=True, **options).close)
+        model, step = make(name, device)
+        watched = put_on(instrument, model, step, kept)
         for _ in range(3):
-            step()
-        done = 3
+            watched()
         print(json.dumps({"ready": True}), file=talk, flush=True)
-        for line in sys.stdin:
-            wanted = int(line)
-            if wanted == 0:
-                break
-            wall, cpu = timed_there(step, wanted) if device.startswith("cuda") else timed(step, wanted)
+        while wanted := int(sys.stdin.readline() or 0):
+            wall, cpu = timed_there(watched, wanted) if device.startswith("cuda") else timed(watched, wanted)
             print(json.dumps({"wall": wall, "cpu": cpu}), file=talk, flush=True)
-            done += wanted
     ops = 0
     if instrument == UNWATCHED:
         with Count() as count:
             step()
         ops = count.ops
     print(json.dumps({"ops": ops}), file=talk, flush=True)
+
+
+def work(instrument: str, device: str, out: Path, talk: Any) -> None:
+    """The life of a worker: each line that is no number names the next model."""
+    import warnings
+
+    warnings.simplefilter("ignore")
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "hooks" / "torch"))
+    torch.set_num_threads(1)
+    while name := sys.stdin.readline().strip():
+        try:
+            train(instrument, name, device, out, talk)
+        finally:
+            gc.collect()
+            if device.startswith("cuda"):
+                torch.cuda.empty_cache()
 
 
 # The coordinator.
@@ -222,17 +249,11 @@ class Worker:
     talk: Any
 
     @staticmethod
-    def start(instrument: str, model: str, device: str, folder: Path) -> Worker:
+    def start(instrument: str, device: str, folder: Path) -> Worker:
         # Findings and the talk of instruments go to stdout: figures come through a pipe of their own.
         reading, writing = os.pipe()
-        command = [sys.executable, __file__, "--worker", instrument, "--models", model, "--device", device]
-        command += ["--talk", str(writing)]
-        level = "live" if instrument in READS else instrument.removesuffix(KERNELS).removesuffix(ABOVE)
-        if level in LEVELS:
-            nanhunt = Path(os.environ["NANHUNT_BIN_DIR"]) / "nanhunt"
-            out = folder / f"{model}-{instrument}"
-            options = [*OPTIONS[level], *(["--kernels"] if instrument.endswith(KERNELS) else [])]
-            command = [str(nanhunt), "run", "--out", str(out), *options, "--", *command]
+        command = [sys.executable, __file__, "--worker", instrument, "--device", device, "--talk", str(writing),
+                   "--out", str(folder)]  # fmt: skip
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -252,6 +273,10 @@ class Worker:
         os.close(writing)
         return Worker(instrument, process, os.fdopen(reading, encoding="utf-8"))
 
+    def begin(self, model: str) -> None:
+        self.process.stdin.write(f"{model}\n")
+        self.process.stdin.flush()
+
     def ask(self, steps: int) -> dict[str, Any]:
         self.process.stdin.write(f"{steps}\n")
         self.process.stdin.flush()
@@ -263,37 +288,52 @@ class Worker:
             raise RuntimeError(f"the worker of '{self.instrument}' ended with {self.process.wait()}")
         return json.loads(line)
 
-    def end(self) -> int:
-        told = self.ask(0)
+    def end(self) -> None:
         self.process.stdin.close()
         self.talk.close()
         self.process.wait()
-        return told["ops"]
 
 
 def measure(
-    model: str, device: str, instruments: list[str], turns: int, clock: str, seed: int, folder: Path, ends: float
-) -> dict[str, Any]:
+    model: str, workers: dict[str, Worker], turns: int, clock: str, seed: int, ends: float
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Figures of those that trained it, and of each other why not."""
     shuffle = random.Random(seed)
-    workers = {name: Worker.start(name, model, device, folder) for name in instruments}
+    gone: dict[str, str] = {}
+
+    def asked(name: str, ask: Callable[[], Any]) -> Any:
+        try:
+            return ask()
+        except (RuntimeError, OSError) as error:
+            gone[name] = str(error)
+            return None
+
     for worker in workers.values():
-        worker.hear()  # ready
+        asked(worker.instrument, lambda worker=worker: worker.begin(model))
+    for worker in workers.values():
+        asked(worker.instrument, worker.hear)  # ready
     steps = {**STEPS_PER_TURN, **FOR_DEVICES}[model]
-    taken: dict[str, list[list[float]]] = {name: [] for name in instruments}
+    taken: dict[str, list[list[float]]] = {name: [] for name in workers}
     for turn in range(turns):
         if turn > 0 and time.monotonic() > ends:
             turns = turn
             break
-        order = list(instruments)
+        order = [name for name in workers if name not in gone]
         shuffle.shuffle(order)
         for name in order:
-            told = workers[name].ask(steps)
-            taken[name].append(told[clock])
-    ops = [worker.end() for worker in workers.values()][instruments.index(UNWATCHED)]
+            told = asked(name, lambda name=name: workers[name].ask(steps))
+            if told is not None:
+                taken[name].append(told[clock])
+    ops = 1
+    for name, worker in workers.items():
+        told = None if name in gone else asked(name, lambda worker=worker: worker.ask(0))
+        ops = told["ops"] if told is not None and name == UNWATCHED else ops
+    if UNWATCHED in gone:
+        raise RuntimeError(gone[UNWATCHED])
     alone = [statistics.fmean(turn) for turn in taken[UNWATCHED]]
     base = statistics.median(alone)
     figures = {}
-    for name in instruments:
+    for name in (name for name in workers if name not in gone):
         ratios, more = paired(taken[name], alone)
         figures[name] = {
             "ratio": statistics.median(ratios),
@@ -301,7 +341,8 @@ def measure(
             "more_ms_per_step": 1e3 * statistics.median(more),
             "more_us_per_op": 1e6 * statistics.median(more) / ops,
         }
-    return {"model": model, "ops_per_step": ops, "unwatched_ms": 1e3 * base, "turns": turns, "figures": figures}
+    found = {"model": model, "ops_per_step": ops, "unwatched_ms": 1e3 * base, "turns": turns, "figures": figures}
+    return found, gone
 
 
 def paired(turns: list[list[float]], alone: list[float]) -> tuple[list[float], list[float]]:
@@ -334,22 +375,32 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--talk", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
         with os.fdopen(args.talk, "w", encoding="utf-8") as talk:
-            work(args.worker, args.models[0], args.device, talk)
+            work(args.worker, args.device, args.out, talk)
         return
-    instruments = [UNWATCHED, *(name for name in args.instruments if name != UNWATCHED)]
-    results = []
+    machine = {"torch": torch.__version__, "clock": args.clock, "device": args.device, "load": os.getloadavg()}
+    results: list[dict[str, Any]] = []
+    gone: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
+        names = [UNWATCHED, *(name for name in args.instruments if name != UNWATCHED)]
+        workers = {name: Worker.start(name, args.device, Path(folder)) for name in names}
         for model in args.models:
             ends = time.monotonic() + args.seconds if args.seconds else float("inf")
-            measured = measure(model, args.device, instruments, args.turns, args.clock, args.seed, Path(folder), ends)
+            measured, lost = measure(model, workers, args.turns, args.clock, args.seed, ends)
+            gone.update(lost)
+            for name in lost:
+                print(f"{name} is gone: {lost[name]}", flush=True)
+                workers.pop(name).end()
             results.append(measured)
             show(results[-1])
-    if args.json:
-        machine = {"torch": torch.__version__, "clock": args.clock, "device": args.device, "load": os.getloadavg()}
-        args.json.write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n", encoding="utf-8")
+            if args.json:  # whole after each model
+                told = {"machine": machine, "results": results, "gone": gone}
+                args.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        for worker in workers.values():
+            worker.end()
 
 
 if __name__ == "__main__":
