@@ -48,7 +48,6 @@ struct KernelStats {
   std::uint64_t tags_failed = 0;        // pushes that CUPTI refused
   bool late = false;                    // a CUDA context was there before
   bool second_session = false;          // this process had one before
-  bool per_call = false;                // only launches are traced, not every driver call
   bool finalized = false;               // detached to the end
   std::uint32_t version = 0;            // as cuptiGetVersion says
 };

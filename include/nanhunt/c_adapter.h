@@ -88,6 +88,22 @@ NANHUNT_API nanhunt_status nanhunt_device_read_elements(nanhunt_recorder* record
 /* Waits for what is being read, so that rows and origins so far are known. Where nothing is, it waits for nothing; nor
  * does it for a stream on which a graph is captured. */
 NANHUNT_API nanhunt_status nanhunt_device_settle(nanhunt_recorder* recorder);
+/* Tensors of a device that nobody may ask after, as those of a step that turns out to be healthy: their statistics alone
+ * are taken, many by one launch, behind what is on their stream, which is the same for all. Where no elements are
+ * missing between them their place in memory counts, not their strides: no first bad one is known then. `values`: four
+ * words each. A number from 1; 0: they are not read (a graph is captured, or there is no room). */
+NANHUNT_API uint64_t nanhunt_device_look(nanhunt_recorder* recorder, const int64_t* values, size_t count);
+/* What was looked at so far begins its way to the host: with the end of a step. */
+NANHUNT_API nanhunt_status nanhunt_device_end_looks(nanhunt_recorder* recorder);
+/* 1: it has come, and `bits` has what is not finite in each (NANHUNT_HAS_NAN, ...; NANHUNT_HAS_NOT_SAID: not known);
+ * 0: not yet; -1: it will not. Never waits. */
+enum { NANHUNT_HAS_NOT_SAID = 128 };
+NANHUNT_API int32_t nanhunt_device_looked(nanhunt_recorder* recorder, uint64_t look, uint8_t* bits, size_t count);
+/* Results of it and of those before are not asked after any more. Until then a row's value may name one as its
+ * contents: NANHUNT_LOOKED_AT as data, NANHUNT_ON_STREAM(layout, NANHUNT_LOOKS) as layout. */
+NANHUNT_API nanhunt_status nanhunt_device_forget_looks(nanhunt_recorder* recorder, uint64_t look);
+#define NANHUNT_LOOKS 0x7fffffff
+#define NANHUNT_LOOKED_AT(look, index) ((int64_t)(look) << 16 | (int64_t)(index))
 typedef struct nanhunt_device_counts { /* of all streams together */
   uint32_t struct_size;
   uint32_t streams;

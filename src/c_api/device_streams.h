@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <string>
 #include <utility>
@@ -20,7 +21,12 @@ class DeviceStreams : public record::DeviceReader {
   Result<std::int64_t> open(int device, std::uint64_t stream);
   // As DeviceReader::value() of the stream that the fourth word of `value` names; 0: the host's. Misuse where there is
   // no such stream.
-  void value(const char* what, std::int64_t layout_word, ValueView& value, Use use);
+  // NANHUNT_LOOKS: what was looked at, which `words` names, is what is known of it.
+  void value(const char* what, const std::int64_t* words, ValueView& value, Use use);
+  void begin() noexcept {
+    DeviceReader::begin();
+    told_.clear();
+  }
   void settle(Recorder& recorder);  // and notes what has to be
   void close(Recorder& recorder);
   void abandon() noexcept;
@@ -32,6 +38,7 @@ class DeviceStreams : public record::DeviceReader {
   std::map<std::pair<int, std::uint64_t>, std::size_t> numbers_;
   std::map<std::pair<int, std::uint64_t>, std::string> refused_;
   std::map<std::string, std::uint64_t> noted_;
+  std::deque<KnownContents> told_;  // of the row at hand
 };
 
 }  // namespace nanhunt::c_api

@@ -85,13 +85,13 @@ class RowReader {
     for (OpInput& in : call.inputs) {
       in.value = to_.layouts.value("input", word);
       if (in.role == ArgRole::kOverwritten) in.value.tensor.data = nullptr;
-      to_.devices.value("input", word[3], in.value, in.role == ArgRole::kOverwritten ? Use::kOld : Use::kInput);
+      to_.devices.value("input", word, in.value, in.role == ArgRole::kOverwritten ? Use::kOld : Use::kInput);
       *layout++ = LayoutTable::id_of(word[3]);
       word += kValueWords;
     }
     for (OpOutput& out : call.outputs) {
       out.value = to_.layouts.value("output", word);
-      to_.devices.value("output", word[3], out.value, Use::kMade);
+      to_.devices.value("output", word, out.value, Use::kMade);
       *layout++ = LayoutTable::id_of(word[3]);
       word += kValueWords;
     }
@@ -110,7 +110,7 @@ class RowReader {
     const StringId path = text("path", rest_[4]);
     event.path = to_.recorder->text(path);
     event.value = to_.layouts.value("mark", rest_.data() + kMarkHeader);
-    to_.devices.value("mark", rest_[kMarkHeader + 3], event.value, Use::kRead);
+    to_.devices.value("mark", rest_.data() + kMarkHeader, event.value, Use::kRead);
     to_.devices.take(*to_.recorder);
     to_.recorder->on_mark(event, path, LayoutTable::id_of(rest_[kMarkHeader + 3]));
     rest_ = rest_.subspan(kMarkHeader + kValueWords);
@@ -127,7 +127,7 @@ class RowReader {
     need(kCheckHeader + kValueWords);
     const std::uint32_t step = u32_of("step", rest_[1]);
     ValueView value = to_.layouts.value("check", rest_.data() + kCheckHeader);
-    to_.devices.value("check", rest_[kCheckHeader + 3], value, Use::kKnown);
+    to_.devices.value("check", rest_.data() + kCheckHeader, value, Use::kKnown);
     to_.devices.take(*to_.recorder);
     to_.recorder->check_contents(step, value, LayoutTable::id_of(rest_[kCheckHeader + 3]));
     rest_ = rest_.subspan(kCheckHeader + kValueWords);

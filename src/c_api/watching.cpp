@@ -42,7 +42,7 @@ void record_values(nanhunt_recorder& to, Collect&& collect, Record&& record) {
 void collect_value(const char* call, nanhunt_recorder& to, const std::int64_t* words, DeviceStreams::Use use,
                    ValueView& into) {
   into = to.layouts.value(call, words);
-  to.devices.value(call, words[3], into, use);
+  to.devices.value(call, words, into, use);
 }
 
 }  // namespace

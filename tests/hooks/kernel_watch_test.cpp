@@ -258,12 +258,11 @@ TEST_F(KernelWatchTest, versions_are_told_apart_by_both_numberings) {
   }
 }
 
-TEST_F(KernelWatchTest, only_launches_are_traced_and_never_the_kind_that_serialises) {
+TEST_F(KernelWatchTest, calls_are_traced_that_launch_and_never_the_kind_that_serialises) {
   FakeCupti& cupti = open_fake(NANHUNT_FAKE_CUPTI);
   auto watch = attach();
-  EXPECT_TRUE(watch->stats().per_call);
-  EXPECT_THAT(cupti.calls, AllOf(Contains("enable 39"), Contains("enable 10"), Not(Contains("enable 4")),
-                                 Not(Contains("enable 3"))));
+  EXPECT_THAT(cupti.calls, AllOf(Contains("enable 39"), Contains("enable 10"), Contains("enable 4"),
+                                 Contains("enable 5"), Not(Contains("enable 3"))));
   // limits and zeroed buffers come before anything is switched on
   const auto at = [&](const std::string& call) {
     return std::find(cupti.calls.begin(), cupti.calls.end(), call) - cupti.calls.begin();
@@ -273,27 +272,18 @@ TEST_F(KernelWatchTest, only_launches_are_traced_and_never_the_kind_that_seriali
   EXPECT_LT(at("buffers"), at("enable 39"));
 }
 
-TEST_F(KernelWatchTest, an_older_release_is_asked_for_every_driver_call) {
+TEST_F(KernelWatchTest, an_older_release_is_asked_in_its_own_way) {
   FakeCupti& cupti = open_fake(NANHUNT_FAKE_OLD);
   cupti.version = 20;
   auto watch = attach(options(NANHUNT_FAKE_OLD));
-  EXPECT_FALSE(watch->stats().per_call);
   EXPECT_THAT(cupti.calls, AllOf(Contains("subscribe without a name"), Contains("enable 4")));
   op(*watch, cupti, 10, {{"gemm", 100, 350}});
   cupti.other_call();
   watch->finish(recorder_);
   EXPECT_EQ(watch->stats().join.launches_without_kernel, 0u);  // the other call is no launch
   watch->detach();
-  EXPECT_THAT(cupti.calls, Contains("disable 4"));
+  EXPECT_THAT(cupti.calls, AllOf(Contains("disable 4"), Contains("disable 5")));
   EXPECT_THAT(recorder_.rows, ElementsAre(Row{10, 3, "gemm", false, 1, 1, 250}));
-}
-
-TEST_F(KernelWatchTest, refused_calls_fall_back_to_the_whole_kind) {
-  FakeCupti& cupti = open_fake(NANHUNT_FAKE_CUPTI);
-  cupti.driver_api_result = 1;
-  auto watch = attach();
-  EXPECT_FALSE(watch->stats().per_call);
-  EXPECT_THAT(cupti.calls, Contains("enable 4"));
 }
 
 TEST_F(KernelWatchTest, detaching_turns_everything_off_and_finalizes_at_the_exit_of_a_driver_call) {
@@ -302,7 +292,7 @@ TEST_F(KernelWatchTest, detaching_turns_everything_off_and_finalizes_at_the_exit
   op(*watch, cupti, 10, {{"gemm", 100, 350}});
   cupti.calls.clear();
   watch->detach();
-  EXPECT_THAT(cupti.calls, ElementsAre("disable 10", "disable 39", "tell of call 2", "driver call begins",
+  EXPECT_THAT(cupti.calls, ElementsAre("disable 5", "disable 4", "disable 10", "disable 39", "tell of call 2", "driver call begins",
                                        "driver call ends", "unsubscribe", "finalize"));
   EXPECT_EQ(cupti.buffers_out, 0);
   EXPECT_TRUE(watch->stats().finalized);

@@ -76,7 +76,6 @@ class KernelWatchImpl final : public KernelWatch {
       ActivityBuffers::instance().close(session_.end(options_.driver));
       return status;
     }
-    per_call_ = session_.per_call();
     learn_of_ends();
     session_number_ = ++sessions;
     next_ticket_.store((std::uint64_t{session_number_} << kTicketBits) + 1);
@@ -229,7 +228,6 @@ class KernelWatchImpl final : public KernelWatch {
     stats.tags_failed = tags_failed_.load();
     stats.late = late_;
     stats.second_session = session_number_ > 1;
-    stats.per_call = per_call_;
     stats.finalized = finalized_;
     stats.version = library_.version;
     return stats;
@@ -352,6 +350,13 @@ class KernelWatchImpl final : public KernelWatch {
           if (graph || is_launch(it.cbid)) launches.push_back({it.correlationId, graph});
           break;
         }
+        case CUPTI_ACTIVITY_KIND_RUNTIME: {
+          const auto& it = *reinterpret_cast<const CUpti_ActivityAPI*>(record);
+          const bool graph = it.cbid == CUPTI_RUNTIME_TRACE_CBID_cudaGraphLaunch_v10000 ||
+                             it.cbid == CUPTI_RUNTIME_TRACE_CBID_cudaGraphLaunch_ptsz_v10000;
+          if (graph) launches.push_back({it.correlationId, true});
+          break;
+        }
         default:
           break;
       }
@@ -417,7 +422,7 @@ class KernelWatchImpl final : public KernelWatch {
   const CuptiLibrary library_;
   CuptiSession session_;
   const pid_t pid_;
-  bool late_ = false, per_call_ = false;
+  bool late_ = false;
   std::uint32_t session_number_ = 0;
   std::atomic<bool> attached_{false}, active_{false}, finalized_{false};
   std::atomic<int> inside_{0};  // threads of the run in a call into CUPTI

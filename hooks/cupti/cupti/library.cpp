@@ -106,7 +106,6 @@ Status CuptiLibrary::open(const std::string& wanted) {
   need("cuptiActivityPushExternalCorrelationId", calls.push_id);
   need("cuptiActivityPopExternalCorrelationId", calls.pop_id);
   resolve(library, "cuptiSubscribe_v2", calls.subscribe_v2);
-  resolve(library, "cuptiActivityEnableDriverApi", calls.enable_driver_api);
   resolve(library, "cuptiGetResultString", calls.get_result_string);
   if (calls.get_version != nullptr) {
     path = path_of(reinterpret_cast<const void*>(calls.get_version), name);

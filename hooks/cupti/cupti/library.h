@@ -29,7 +29,6 @@ struct CuptiCalls {
   decltype(&::cuptiActivityPopExternalCorrelationId) pop_id = nullptr;
   // Older releases lack these.
   decltype(&::cuptiSubscribe_v2) subscribe_v2 = nullptr;
-  decltype(&::cuptiActivityEnableDriverApi) enable_driver_api = nullptr;
   decltype(&::cuptiGetResultString) get_result_string = nullptr;
 };
 

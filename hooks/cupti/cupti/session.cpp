@@ -15,20 +15,6 @@
 namespace nanhunt::hooks {
 namespace {
 
-// Calls of the driver that launch kernels. What is launched through the runtime ends up in one of them.
-constexpr std::array<CUpti_CallbackId, 11> kLaunches = {
-    CUPTI_DRIVER_TRACE_CBID_cuLaunch,
-    CUPTI_DRIVER_TRACE_CBID_cuLaunchGrid,
-    CUPTI_DRIVER_TRACE_CBID_cuLaunchGridAsync,
-    CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel,
-    CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel_ptsz,
-    CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx,
-    CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx_ptsz,
-    CUPTI_DRIVER_TRACE_CBID_cuLaunchCooperativeKernel,
-    CUPTI_DRIVER_TRACE_CBID_cuLaunchCooperativeKernel_ptsz,
-    CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch,
-    CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch_ptsz,
-};
 constexpr std::size_t kDeviceBuffers = 16;  // of about 3 MB of device memory; CUPTI's own limit is 250
 constexpr std::size_t kNameBytes = 128;
 
@@ -87,19 +73,13 @@ Status CuptiSession::start() {
   status = enable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
   if (!status) return status;
   kernels_ = true;
-  // Without some API records no correlation record appears. Launches are enough, and cheaper than every call.
-  if (calls.enable_driver_api != nullptr) {
-    std::size_t enabled = 0;
-    for (const CUpti_CallbackId call : kLaunches) enabled += calls.enable_driver_api(call, 1) == CUPTI_SUCCESS;
-    per_call_ = enabled == kLaunches.size();
-    if (!per_call_) {
-      for (const CUpti_CallbackId call : kLaunches) calls.enable_driver_api(call, 0);
-    }
+  // Without API records no correlation record appears, and launches of the runtime have those of the runtime alone: seen
+  // with CUPTI 13.0, where driver calls that are enabled one by one bring none.
+  for (const CUpti_ActivityKind kind : {CUPTI_ACTIVITY_KIND_DRIVER, CUPTI_ACTIVITY_KIND_RUNTIME}) {
+    status = enable(kind);
+    if (!status) return status;
+    (kind == CUPTI_ACTIVITY_KIND_DRIVER ? driver_ : runtime_) = true;
   }
-  if (per_call_) return {};
-  status = enable(CUPTI_ACTIVITY_KIND_DRIVER);
-  if (!status) return status;
-  driver_ = true;
   return {};
 }
 
@@ -107,13 +87,11 @@ bool CuptiSession::end(const std::string& driver) {
   if (subscriber_ == nullptr) return left_.load();
   const CuptiCalls& calls = library_.calls;
   const bool started = ids_;
-  if (per_call_) {
-    for (const CUpti_CallbackId call : kLaunches) calls.enable_driver_api(call, 0);
-  }
+  if (runtime_) calls.disable(CUPTI_ACTIVITY_KIND_RUNTIME);
   if (driver_) calls.disable(CUPTI_ACTIVITY_KIND_DRIVER);
   if (kernels_) calls.disable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
   if (ids_) calls.disable(CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION);
-  per_call_ = driver_ = kernels_ = ids_ = false;
+  runtime_ = driver_ = kernels_ = ids_ = false;
   if (started) calls.flush_all(0);
   if (!finalize_from(driver) && subscriber_ != nullptr) calls.unsubscribe(subscriber_);
   subscriber_ = nullptr;

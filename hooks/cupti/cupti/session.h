@@ -30,7 +30,6 @@ class CuptiSession {
   // In a forked child: all of it stayed behind.
   void abandon() { subscriber_ = nullptr; }
 
-  bool per_call() const { return per_call_; }
 
  private:
   static void CUPTIAPI on_call(void* self, CUpti_CallbackDomain domain, CUpti_CallbackId call, const void* data);
@@ -39,7 +38,7 @@ class CuptiSession {
 
   const CuptiLibrary library_;
   CUpti_SubscriberHandle subscriber_ = nullptr;
-  bool kernels_ = false, ids_ = false, driver_ = false, per_call_ = false;
+  bool kernels_ = false, ids_ = false, driver_ = false, runtime_ = false;
   std::atomic<bool> leaving_{false}, left_{false};
 };
 

@@ -27,7 +27,7 @@ void* callback_data = nullptr;
 CUpti_BuffersCallbackRequestFunc on_request = nullptr;
 CUpti_BuffersCallbackCompleteFunc on_complete = nullptr;
 std::set<int> kinds;
-std::set<CUpti_CallbackId> calls_traced, calls_told;
+std::set<CUpti_CallbackId> calls_told;
 std::vector<Bytes> records, held;
 std::deque<std::string> names;  // records point into it
 struct Buffer {
@@ -51,16 +51,17 @@ std::size_t size_of(int kind) {
   switch (kind) {
     case CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION: return sizeof(CUpti_ActivityExternalCorrelation);
     case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: return sizeof(CUpti_ActivityKernel10);
-    case CUPTI_ACTIVITY_KIND_DRIVER: return sizeof(CUpti_ActivityAPI);
+    case CUPTI_ACTIVITY_KIND_DRIVER:
+    case CUPTI_ACTIVITY_KIND_RUNTIME: return sizeof(CUpti_ActivityAPI);
     default: return 0;
   }
 }
 
 std::uint32_t record_call(CUpti_CallbackId call) {
   const std::uint32_t correlation = next_correlation++;
-  const bool traced = kinds.contains(CUPTI_ACTIVITY_KIND_DRIVER) || calls_traced.contains(call);
-  if (!traced) return correlation;
-  if (kinds.contains(CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION)) {
+  // As CUPTI 13.0 does it: where launches of the runtime are not recorded, nothing is tied to them.
+  if (!kinds.contains(CUPTI_ACTIVITY_KIND_DRIVER)) return correlation;
+  if (kinds.contains(CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION) && kinds.contains(CUPTI_ACTIVITY_KIND_RUNTIME)) {
     for (const auto& [kind, stack] : stacks) {  // one of each kind: what is on top
       if (stack.empty()) continue;
       CUpti_ActivityExternalCorrelation record{};
@@ -177,7 +178,6 @@ CUptiResult subscribe(const char* name, CUpti_SubscriberHandle* handle, CUpti_Ca
 void reset() {
   callback = nullptr;
   kinds.clear();
-  calls_traced.clear();
   calls_told.clear();
   records.clear();
   held.clear();
@@ -249,17 +249,6 @@ CUptiResult CUPTIAPI cuptiSubscribe_v2(CUpti_SubscriberHandle* handle, CUpti_Cal
     std::strncpy(params->oldSubscriberName, fake.incumbent.c_str(), params->oldSubscriberSize);
   }
   return subscribe(params->subscriberName, handle, function, data);
-}
-
-CUptiResult CUPTIAPI cuptiActivityEnableDriverApi(CUpti_CallbackId call, uint8_t enable) {
-  std::lock_guard lock(mutex);
-  if (enable != 0) {
-    if (fake.driver_api_result != 0) return static_cast<CUptiResult>(fake.driver_api_result);
-    calls_traced.insert(call);
-  } else {
-    calls_traced.erase(call);
-  }
-  return CUPTI_SUCCESS;
 }
 #endif
 

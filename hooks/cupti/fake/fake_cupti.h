@@ -22,7 +22,6 @@ struct FakeCupti {
   std::string incumbent;
   int refused_kind = 0;
   int push_result = 0;
-  int driver_api_result = 0;
   bool context_active = false;
   bool driver_calls_back = true;
   std::uint64_t dropped = 0;       // told with the next buffer

@@ -158,7 +158,8 @@ class Recording(c.Structure):
     _fields_ = [("self", _ptr), ("rows", _ptr), ("text", _ptr), ("layout", _ptr), ("call", _ptr), ("collective", _ptr),
                 ("next_seq", _ptr), ("origins", _ptr), ("read", _ptr), ("changed", _ptr), ("kernels_push", _ptr),
                 ("kernels_pop", _ptr), ("kernels_push_own", _ptr), ("kernels_pop_own", _ptr), ("stream", _ptr),
-                ("group", _ptr), ("file", _ptr), ("source", _ptr), ("frame", _ptr), ("setup", _ptr), ("hold", _ptr)]
+                ("group", _ptr), ("file", _ptr), ("source", _ptr), ("frame", _ptr), ("setup", _ptr), ("hold", _ptr),
+                ("look", _ptr), ("end_looks", _ptr), ("looked", _ptr), ("forget_looks", _ptr)]
 
 
 _PROTOTYPES = {

@@ -31,6 +31,8 @@ class Pending:
         """What comes from here on is of this step, until `end_hold`."""
         def begin() -> None:
             self._hold = hold
+            with hold:
+                hold.deliver()
 
         self.holds = True
         self.items.append(((hold,), begin, _nothing))

@@ -12,8 +12,8 @@ _NAMES = (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE
 def rank_and_world() -> tuple[int, int]:
     """(rank, world size): of an initialised process group, else from what launchers put into the environment; (0, 1)
     where nothing says otherwise."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+    if is_distributed():
+        distributed = sys.modules["torch.distributed"]
         return distributed.get_rank(), distributed.get_world_size()
     for rank, world in _NAMES:
         a, b = os.environ.get(rank, ""), os.environ.get(world, "")
@@ -21,3 +21,9 @@ def rank_and_world() -> tuple[int, int]:
             size = int(b) if b.isdigit() else 1
             return int(a), max(size, int(a) + 1)
     return 0, 1
+
+
+def is_distributed() -> bool:
+    """Whether there is a process group of PyTorch's."""
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is not None and distributed.is_available() and bool(distributed.is_initialized())

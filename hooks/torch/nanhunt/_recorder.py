@@ -71,7 +71,8 @@ class Recorder:
                  "changed": "record_changed", "kernels_push": "kernels_push",
                  "kernels_pop": "kernels_pop", "kernels_push_own": "kernels_push_own",
                  "kernels_pop_own": "kernels_pop_own", "frame": "record_frame", "setup": "record_setup",
-                 "hold": "recorder_hold"}
+                 "hold": "recorder_hold", "look": "device_look", "end_looks": "device_end_looks",
+                 "looked": "device_looked", "forget_looks": "device_forget_looks"}
         recording = lib.Recording(self=self.handle.value)
         for field, name in names.items():
             setattr(recording, field, c.cast(getattr(self.fast, f"nanhunt_{name}"), c.c_void_p).value)

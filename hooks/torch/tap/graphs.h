@@ -26,7 +26,7 @@ class CompiledGraphs {
   explicit CompiledGraphs(Rows& rows) : rows_(rows) {}
 
   void begin(const c10::List<at::Tensor>& inputs) {
-    rows_.flush();  // what it writes is not known yet
+    rows_.held.launch_looks();  // what it writes is not known yet
     if (plan_ == nullptr) {
       const auto op = c10::Dispatcher::singleton().findSchema({"nanhunt_tap::compiled_graph", ""});
       if (op) {
@@ -57,6 +57,7 @@ class CompiledGraphs {
       identities.bump(identities.of(t.storage().unsafeGetStorageImpl()));
     }
     rows_.after(*plan_, *given, {outputs}, site);
+    rows_.held.launch_looks();  // a replay writes over it unheard
   }
   // It has raised.
   void drop() {

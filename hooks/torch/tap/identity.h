@@ -86,6 +86,12 @@ class Identities {
     return known == table_.end() ? nullptr : known->second.identity.get();
   }
 
+  // Of a storage that is known.
+  std::weak_ptr<Identity> weak_of(c10::StorageImpl* storage) const {
+    const auto known = table_.find(storage);
+    return known == table_.end() ? std::weak_ptr<Identity>{} : std::weak_ptr<Identity>(known->second.identity);
+  }
+
   // The number of a tensor's storage; 0: not known.
   std::int64_t number_of(const at::Tensor& t) const {
     const Identity* const known = t.has_storage() ? find(t.storage().unsafeGetStorageImpl()) : nullptr;

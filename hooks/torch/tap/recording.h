@@ -44,6 +44,11 @@ struct Recording {
   nanhunt_status (*frame)(void* self, const nanhunt_frame* frame);
   nanhunt_status (*setup)(void* self, const nanhunt_setup* setup);
   nanhunt_status (*hold)(void* self, std::int32_t action);
+  // What lies on a device, looked at in a step of which nobody may ask.
+  std::uint64_t (*look)(void* self, const std::int64_t* values, std::size_t count);
+  nanhunt_status (*end_looks)(void* self);
+  std::int32_t (*looked)(void* self, std::uint64_t look, std::uint8_t* bits, std::size_t count);
+  nanhunt_status (*forget_looks)(void* self, std::uint64_t look);
 };
 
 enum Course : std::int64_t {
@@ -76,9 +81,8 @@ struct State {
 };
 
 enum Reads : std::int64_t {
-  kEachOp = 0,      // right after it
-  kBatch = 1,       // with that of others: row_batch.h
-  kEndOfForward = 2 // the same, but of a forward what is still there when backward begins
+  kEachOp = 0,  // right after it, by the recorder
+  kLate = 1     // with that of others, while rows stay here: held/late_step.h
 };
 
 inline constexpr std::int64_t kWrote = 1, kWroteNarrow = 2;

@@ -233,10 +233,6 @@ NANHUNT_TAP void nanhunt_tap_abandon() {
 NANHUNT_TAP void nanhunt_tap_free(void* tap) {
   if (tap == nullptr) return;
   nanhunt_tap_off(tap);
-  guarded(static_cast<Tap*>(tap), 0, "rows that wait", [&] {
-    static_cast<Tap*>(tap)->rows.held.batch.drop();
-    return 0;
-  });
   static_cast<Tap*>(tap)->rows.frames.forget();
   bury(static_cast<Tap*>(tap));
 }
@@ -287,7 +283,6 @@ NANHUNT_TAP void nanhunt_tap_begin_backward(void* tap) {
     Rows& rows = static_cast<Tap*>(tap)->rows;
     rows.between.begin_backward();
     rows.places.begin_backward();
-    if (rows.held.ring.keeps() && static_cast<Tap*>(tap)->state->reads == kEndOfForward) rows.held.hand_over();
     return 0;
   });
 }
@@ -313,7 +308,7 @@ NANHUNT_TAP void nanhunt_tap_parameters(void* tap, const std::int64_t* tensors, 
 // Whose parameter, gradient or state a tensor's storage is, until the next call; and its gradient's. Null: nobody's.
 NANHUNT_TAP void nanhunt_tap_owners(void* tap, const void* set) {
   guarded(static_cast<Tap*>(tap), 0, "owners", [&] {
-    static_cast<Tap*>(tap)->rows.flush();  // an optimizer may write unheard
+    static_cast<Tap*>(tap)->rows.held.launch_looks();  // an optimizer may write unheard
     StepRing& ring = static_cast<Tap*>(tap)->rows.held.ring;
     ring.owners.set(set != nullptr ? *static_cast<const SharedTensorSet*>(set) : nullptr, ring.keeps());
     return 0;

@@ -266,6 +266,10 @@ void DeviceReader::settle(Recorder& recorder) {
       stream.under_way.pop_front();
     }
   }
+  for (Look& look : looks_) {
+    Stream& its = streams_[look.stream];
+    if (look.state == ReadingsState::kPending && !its.capturing()) look.state = its.readings->wait(look.ticket, look.found);
+  }
 }
 
 void DeviceReader::close(Recorder& recorder) {
@@ -282,6 +286,7 @@ void DeviceReader::abandon() noexcept {
     static_cast<void>(stream.foreign.release());
   }
   streams_.clear();
+  looks_.clear();
 }
 
 kernels::ReadingsCounts DeviceReader::counts() const {

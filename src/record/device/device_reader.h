@@ -9,6 +9,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -57,6 +58,15 @@ class DeviceReader {
   void take(OpEvent& event, Recorder& recorder);  // asks for what elements say of the op as well
   void launch(Recorder& recorder);
 
+  // Tensors of one stream of which statistics are wanted, and that nobody may ask after: read together, apart from
+  // events. A number from 1; 0: they are not read.
+  std::uint64_t look(std::size_t stream, std::span<const TensorView> tensors);
+  void end_looks() noexcept;  // what was looked at so far begins its way to the host
+  // Where it has come: of each tensor its statistics, none where it was not read.
+  kernels::ReadingsState look_state(std::uint64_t look);
+  const std::optional<TensorStats>* looked_at(std::uint64_t look, std::size_t index) const;
+  void forget_looks(std::uint64_t up_to) noexcept;
+
   void release(std::uint64_t storage) noexcept {
     for (Stream& stream : streams_) stream.contents.release(storage);
   }
@@ -101,6 +111,12 @@ class DeviceReader {
     std::size_t tensors_since_copy = 0;
     std::deque<PendingReading> under_way;
   };
+  struct Look {
+    std::size_t stream = 0;
+    kernels::DeviceReadings::Ticket ticket = 0;
+    kernels::ReadingsState state = kernels::ReadingsState::kPending;
+    std::vector<std::optional<TensorStats>> found;
+  };
   struct Request {
     std::size_t stream = 0;
     const void* address = nullptr;
@@ -124,6 +140,8 @@ class DeviceReader {
   void report(const PendingReading& taken, kernels::ReadingsState state, Recorder& recorder);
 
   std::vector<Stream> streams_;
+  std::deque<Look> looks_;        // from number first_look_ on
+  std::uint64_t first_look_ = 1;
   std::vector<Request> requests_;  // of the event at hand
   std::vector<DeviceOperand> inputs_, outputs_;
   std::vector<std::optional<TensorStats>> results_;

@@ -42,7 +42,6 @@ KERNELS = "+kernels"  # with --kernels, on a GPU
 WITH_KERNELS = tuple(level + KERNELS for level in LEVELS)
 ABOVE = "+above"  # the tap listens above autograd
 LISTENING_ABOVE = tuple(level + ABOVE for level in LEVELS)
-READS = {"live+batch": "batch", "live+forward": "forward"}  # the other ways to read what operations show on a device
 OTHERS = ("detect_anomaly", "forward hooks", "anomaly and hooks", "hf debugger", "debug mode")
 INSTRUMENTS = (UNWATCHED, CONTROL, *OTHERS, *LEVELS)
 # The allocator gives nothing back. Else whether a step's tensors are mapped anew each time is chance, and differs
@@ -160,7 +159,7 @@ def put_on(instrument: str, model: nn.Module, step: Step, kept: ExitStack) -> St
 
 
 def level_of(instrument: str) -> str | None:
-    level = "live" if instrument in READS else instrument.removesuffix(KERNELS).removesuffix(ABOVE)
+    level = instrument.removesuffix(KERNELS).removesuffix(ABOVE)
     return level if level in LEVELS else None
 
 
@@ -265,7 +264,6 @@ class Worker:
                 os.environ,
                 OMP_NUM_THREADS="1",
                 MKL_NUM_THREADS="1",
-                NANHUNT_READS=READS.get(instrument, ""),
                 NANHUNT_LISTEN="above_autograd" if instrument.endswith(ABOVE) else "",
                 **KEEP_MEMORY,
             ),
@@ -314,6 +312,7 @@ def measure(
         asked(worker.instrument, worker.hear)  # ready
     steps = {**STEPS_PER_TURN, **FOR_DEVICES}[model]
     taken: dict[str, list[list[float]]] = {name: [] for name in workers}
+    host: dict[str, list[float]] = {name: [] for name in workers}
     for turn in range(turns):
         if turn > 0 and time.monotonic() > ends:
             turns = turn
@@ -324,6 +323,7 @@ def measure(
             told = asked(name, lambda name=name: workers[name].ask(steps))
             if told is not None:
                 taken[name].append(told[clock])
+                host[name].append(statistics.fmean(told["cpu"]))
     ops = 1
     for name, worker in workers.items():
         told = None if name in gone else asked(name, lambda worker=worker: worker.ask(0))
@@ -340,6 +340,7 @@ def measure(
             "quartiles": statistics.quantiles(ratios, n=4)[::2] if len(ratios) > 1 else ratios * 2,
             "more_ms_per_step": 1e3 * statistics.median(more),
             "more_us_per_op": 1e6 * statistics.median(more) / ops,
+            "host_ms_per_step": 1e3 * statistics.median(host[name]),
         }
     found = {"model": model, "ops_per_step": ops, "unwatched_ms": 1e3 * base, "turns": turns, "figures": figures}
     return found, gone
@@ -366,7 +367,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=list(STEPS_PER_TURN), choices=[*STEPS_PER_TURN, *FOR_DEVICES])
     parser.add_argument("--device", default="cpu", help="where the models train: cpu, cuda, cuda:N")
-    instruments = [*INSTRUMENTS, *WITH_KERNELS, *LISTENING_ABOVE, *READS]
+    instruments = [*INSTRUMENTS, *WITH_KERNELS, *LISTENING_ABOVE]
     parser.add_argument("--instruments", nargs="+", default=list(INSTRUMENTS), choices=instruments)
     parser.add_argument("--turns", type=int, default=60)
     parser.add_argument("--seconds", type=float, help="for each model: fewer turns where they would take longer")

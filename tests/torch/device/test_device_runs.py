@@ -3,7 +3,6 @@
 """
 from __future__ import annotations
 
-import contextlib
 import gc
 import json
 import os
@@ -89,45 +88,32 @@ def test_the_same_bits_and_the_verdict_of_the_cpu(way, level, tmp_path, library)
         assert where(watched(training(device="cpu"), tmp_path, level=level)) == SQRT
 
 
-@contextlib.contextmanager
-def reading(when):
-    os.environ["NANHUNT_READS"] = when
-    try:
-        with read_there() as emulated:
-            yield emulated
-    finally:
-        del os.environ["NANHUNT_READS"]
-
-
-@pytest.mark.parametrize("when", ["each", "batch", "forward"])
 @pytest.mark.parametrize("way", WAYS)
 @on_device
-def test_a_held_step_is_read_where_its_tensors_are(way, when, tmp_path, library):
-    with reading(when):
+def test_a_held_step_is_read_where_its_tensors_are(way, tmp_path, library):
+    with read_there():
         run = watched(training(**WAYS[way]), tmp_path)
-    # What a forward leaves for its backward is not all that an operation took.
-    some = when == "forward"
-    assert where(run) == ((*SQRT[:4], "unexplained") if some else SQRT)
-    assert run.unheard == [] and run.headline["confidence"] == ("inferred" if some else "observed")
+    assert where(run) == SQRT
+    assert run.unheard == [] and run.headline["confidence"] == "observed"
     assert not [note for note in run.notes if "copied to the host" in note or "memory was changed" in note], run.notes
 
 
 @on_device
-def test_batches_say_what_each_op_alone_says_with_fewer_launches(tmp_path, library):
+def test_what_is_read_at_the_end_says_what_each_op_says_with_fewer_launches(tmp_path, library):
     launches, reports = {}, {}
-    for when in ("each", "batch", "forward"):
-        with reading(when) as emulated:
-            reports[when] = watched(training(), tmp_path / when).report
-            launches[when] = emulated.count("launches")
-    assert launches["each"] > 2 * launches["batch"] > 2 * launches["forward"] > 0
-    found = {when: [[f[key] for key in ("op", "module", "call_site", "class", "severity", "bad_elements", "bad_steps")]
-                    for f in report["findings"]] for when, report in reports.items()}
-    assert found["each"] == found["batch"]
+    for level in ("live", "ops"):
+        with read_there() as emulated:
+            reports[level] = watched(training(), tmp_path / level, level=level).report
+            launches[level] = emulated.count("launches")
+    assert launches["ops"] > launches["live"] > 0
+    keys = ("op", "module", "call_site", "class", "severity", "bad_elements", "bad_steps")
+    found = {level: [[f[key] for key in keys] for f in report["findings"] if f["severity"] == "fault"]
+             for level, report in reports.items()}
+    assert found["ops"] == found["live"]
 
 
-@pytest.mark.parametrize("when", ["each", "batch"])
 @on_device
-def test_what_an_op_writes_over_was_read_before(when, tmp_path, library):
+def test_what_an_op_writes_over_was_read_before(tmp_path, library):
     class Over(nn.Module):
         """A NaN that is there between two operations alone."""
 
@@ -141,10 +127,10 @@ def test_what_an_op_writes_over_was_read_before(when, tmp_path, library):
                 gone.zero_()
             return self.fc(x) + gone.sum() * 0 + torch.sqrt(10 - x).sum()
 
-    with reading(when):
+    with read_there():
         run = watched(training(Over), tmp_path)
     found = {row["step"]: row["outputs"][0]["nan"] for row in run.records("ops") if row["op"] == "aten::log"}
-    assert found == {0: 48, BAD_STEP: 48}
+    assert found == {0: 48, 2: 48, BAD_STEP: 48, 4: 48}, "as on the CPU"
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -164,7 +150,7 @@ def test_no_step_but_the_first_is_waited_for(way, tmp_path, library):
 
     few = added(12)
     assert added(36) == few, "for gradients, for what ops hold: in the first step and at the end"
-    assert sum(few) < 12
+    assert sum(few) <= 12
 
 
 class Slope(nn.Module):

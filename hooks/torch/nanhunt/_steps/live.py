@@ -9,7 +9,6 @@ a bad one.
 from __future__ import annotations
 
 import math
-import os
 import statistics
 import time
 from collections import deque
@@ -21,7 +20,7 @@ import torch
 from nanhunt import _library as lib
 from nanhunt._listener import Listener, RootCall
 from nanhunt._pytorch import accelerator
-from nanhunt._ranks import rank_and_world
+from nanhunt._ranks import is_distributed, rank_and_world
 from nanhunt._step_judge import DROPPED, KEPT
 from nanhunt._step_mode import StepMode
 from nanhunt._steps.bad_steps import LEFT_OUT
@@ -45,9 +44,7 @@ _LONGEST = 3       # usual steps
 _LOOK_EVERY = 8    # steps: how long these take is looked at
 _COST_AT_MOST = 2.0  # of hearing a step, in steps
 _UNHEARD_AFTER = 8   # steps that were heard one that is not
-# NANHUNT_READS: when what operations show on a device is read (`Reads` of tap/recording.h).
-_EACH, _BATCH, _FORWARD = range(3)
-_READS = {"each": _EACH, "batch": _BATCH, "forward": _FORWARD}
+_EACH, _LATE = range(2)  # when what operations show on a device is read: `Reads` of tap/recording.h
 _LEARN = 4         # steps that must have run unheard before it is known what hearing one costs
 
 
@@ -137,7 +134,6 @@ class Live(Listener):
         self._on_device = False  # known when the recorder is open: a program may bring a device
         self._hold: Hold | None = None  # of the step, where a device tells of it later
         self._decides_later = False
-        self._reads = _READS.get(os.environ.get("NANHUNT_READS", ""), _EACH)
         self._lasting = 0     # origins that last, of steps about which that was decided
         self._was_heard = True
         session.listeners = self._unheard
@@ -173,8 +169,8 @@ class Live(Listener):
             tap.hold(lib.HOLD, 0 if self._hold is not None else _BYTES, _BYTES_WRITTEN)
             # On a device the tap does not know what is finite: the recorder reads there. What is shown has full
             # statistics; what is known of averages begins after the first step.
-            reads_all = self._on_device and session.state.reads != _FORWARD
-            if reads_all or self.budget.steps < 2 or self.is_shown():
+            reads_all = self._on_device and session.state.reads == _EACH
+            if reads_all or self._hold is None and (self.budget.steps < 2 or self.is_shown()):
                 tap.hand_over()
             session.notify("on_hold")
             tap.on()  # from here on: what comes before the first call of a root is part of the step
@@ -193,10 +189,13 @@ class Live(Listener):
             recorder.settle()  # once: the first step was not held
             self._decides_later, self._lasting = True, recorder.origins_that_last()
         if self._decides_later:
-            self._hold = Hold(recorder)
+            assert self.session.tap is not None
+            self._hold = Hold(recorder, self.session.tap)
             self.session.pending.begin_hold(self._hold)
-            closely = self._reads == _EACH or self._was_bad_lately()
-            self.session.state.reads = _EACH if closely else self._reads
+            # Each op for itself, single elements as well: where something was bad, and where a step is shown.
+            # So it is with several ranks, whose calls are tied to rows as they come.
+            closely = self._was_bad_lately() or self.budget.steps < 2 or self.is_shown() or is_distributed()
+            self.session.state.reads = _EACH if closely else _LATE
             recorder.read_elements(closely)
 
     def _before_step_row(self) -> None:
@@ -250,7 +249,7 @@ class Live(Listener):
         if session.recorder is None or tap is None:
             return
         if self._hold is not None:
-            self._hold.is_lost = not tap.hold(lib.LATER, 0, 0)
+            self._hold.end(tap.hold(lib.LATER, 0, 0))
             self._decide_later(self._hold, session.recorder)
             self._hold = None
             return
@@ -279,14 +278,14 @@ class Live(Listener):
             try:
                 before, self._lasting = self._lasting, recorder.origins_that_last()
                 kept = any(facts.mode is StepMode.KEPT for facts in hold.facts)
-                kept = kept or self._is_kept(step, hold.left_bad or before != self._lasting, wanted)
+                left_bad = hold.left_bad or before != self._lasting
+                kept = kept or self._is_kept(step, left_bad, wanted or hold.is_wanted)
                 if self._fate(step, kept, narrow) == DROPPED:
                     action = lib.DROP
             finally:
-                if not hold.is_lost:
-                    recorder.decide_hold(action)
+                skipped = any(facts.skipped for facts in hold.facts)
+                hold.decide(action, healthy=action == lib.DROP and not hold.left_bad and not skipped)
 
-        hold.is_over = True
         self.session.pending.end_hold(decide)
 
     def on_close(self) -> None:

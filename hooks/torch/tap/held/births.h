@@ -134,17 +134,30 @@ class Births {
   // there before the step.
   bool are_wanted(const Plan& plan, std::int64_t site, std::uint8_t bits, std::uint8_t taken, bool single, bool given,
                   bool lasts) {
+    return are_wanted(plan, site, bits, taken, single, given, lasts, met_);
+  }
+  // Whether no healthy step had the same there. Asking counts.
+  bool is_new(const Plan& plan, std::int64_t site) { return is_new(plan, site, met_); }
+
+  struct Place {
+    const Plan* plan;
+    std::int64_t site;
+    bool operator==(const Place&) const = default;
+  };
+  using Places = std::vector<Place>;
+
+  // The same of a step whose places are kept elsewhere: `met`.
+  bool are_wanted(const Plan& plan, std::int64_t site, std::uint8_t bits, std::uint8_t taken, bool single, bool given,
+                  bool lasts, Places& met) const {
     if ((bits & finite::kNan) != 0) return true;
     const bool began = taken == 0;
     if (!lasts && (began ? given : !single || plan.keeps_finite)) return false;
-    return is_new(plan, site);
+    return is_new(plan, site, met);
   }
-  // Whether no healthy step had the same there. Asking counts.
-  bool is_new(const Plan& plan, std::int64_t site) {
-    const Place place{&plan, site};
-    if (std::find(harmless_.begin(), harmless_.end(), place) != harmless_.end()) return false;
-    if (met_.size() < kMost) met_.push_back(place);
-    return true;
+  void end_healthy_step(Places& met) {
+    for (const Place& place : met)
+      if (harmless_.size() < kMost) harmless_.push_back(place);
+    met.clear();
   }
 
   void begin_step() {
@@ -155,9 +168,7 @@ class Births {
   void note_bad() { is_bad_ = true; }
   // The step was judged healthy: its infinities were, too.
   void end_healthy_step() {
-    if (!is_bad_)
-      for (const Place& place : met_)
-        if (harmless_.size() < kMost) harmless_.push_back(place);
+    if (!is_bad_) end_healthy_step(met_);
     met_.clear();
   }
 
@@ -167,15 +178,17 @@ class Births {
     return identities.find(t.storage().unsafeGetStorageImpl());
   }
 
-  struct Place {
-    const Plan* plan;
-    std::int64_t site;
-    bool operator==(const Place&) const = default;
-  };
+  bool is_new(const Plan& plan, std::int64_t site, Places& met) const {
+    const Place place{&plan, site};
+    if (std::find(harmless_.begin(), harmless_.end(), place) != harmless_.end()) return false;
+    if (met.size() < kMost) met.push_back(place);
+    return true;
+  }
+
   static constexpr std::size_t kMost = 256;
 
-  std::vector<Place> met_;       // in this step
-  std::vector<Place> harmless_;  // of healthy ones
+  Places met_;       // in this step
+  Places harmless_;  // of healthy ones
   bool is_bad_ = false;
 };
 

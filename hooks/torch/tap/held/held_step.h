@@ -6,14 +6,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <deque>
 #include <utility>
 #include <vector>
 
 #include "hooks/torch/tap/copies.h"
 #include "hooks/torch/tap/describe.h"
 #include "hooks/torch/tap/held/births.h"
+#include "hooks/torch/tap/held/late_step.h"
 #include "hooks/torch/tap/held/ring.h"
-#include "hooks/torch/tap/held/row_batch.h"
 #include "hooks/torch/tap/plan.h"
 #include "hooks/torch/tap/rows/given.h"
 #include "hooks/torch/tap/rows/lists.h"
@@ -24,24 +25,71 @@ class HeldStep {
  public:
   using Made = std::vector<Births::Made>;
 
-  HeldStep(const Recording& to, State*& state, Describer& describer, const Copies& copies, std::uint64_t& refused)
-      : batch(to), to_(to), state_(state), describer_(describer), copies_(copies), refused_(refused) {}
+  HeldStep(const Recording& to, State*& state, Describer& describer, const Copies& copies, Notes& notes,
+           std::uint64_t& refused)
+      : to_(to), state_(state), describer_(describer), copies_(copies), notes_(notes), refused_(refused) {}
 
   StepRing ring;
-  RowBatch batch;
   Births births;
+
+  // A step of which a device tells later: its rows stay here until then.
+  void begin_late() {
+    late_.begin();
+    is_late_ = true;
+    ring.note_told();
+    if (to_.hold != nullptr && to_.hold(to_.self, NANHUNT_HOLD) != NANHUNT_OK) ++refused_;
+  }
+  bool is_late() const { return is_late_ && ring.keeps(); }
+  // It is over; the next one may begin.
+  void end_late() {
+    launch_looks();
+    to_.end_looks(to_.self);
+    StepRing next = ring.next();
+    late_.ring = std::exchange(ring, std::move(next));
+    waiting_.push_back(std::move(late_));
+    late_ = LateStep{};
+    is_late_ = false;
+  }
+  // Of the oldest that is over: whether all has come.
+  bool is_late_here() { return waiting_.empty() || waiting_.front().is_here(to_); }
+  // Its rows, where somebody wants them (`all`: in any case). kDelivered, kLeftBad.
+  static constexpr std::int32_t kDelivered = 1, kLeftBad = 2;
+  std::int32_t deliver_late(bool all) {
+    if (waiting_.empty()) return 0;
+    LateStep& step = waiting_.front();
+    std::int64_t left_bad = 0;
+    step.wanted = step.wanted || all;
+    if (!step.judge(births, left_bad, notes_)) return 0;
+    const Words marks = step.ring.take_marks(describer_, {});
+    if (!step.ring.hand_over_late(describer_.identities, to_, marks, [&](std::int64_t* quad) { step.point(quad); })) ++refused_;
+    ring.note_reported();
+    return kDelivered | (left_bad != 0 ? kLeftBad : 0);
+  }
+  void drop_late(bool healthy) {
+    if (waiting_.empty()) return;
+    waiting_.front().end(births, healthy, to_);
+    waiting_.pop_front();
+  }
+  // Before what was made is written over, or somebody may write it unheard.
+  void launch_looks() { late_.launch(to_, notes_); }
+  bool is_to_read(const at::Tensor& t) const { return is_late_ && late_.is_to_read(t); }
 
   // What is compared with what it was, where something is bad.
   void set_parameters(std::vector<WeakTensor> parameters) { parameters_ = std::move(parameters); }
 
   // From here on rows of the step go to the recorder at once, with those that have come so far.
   void hand_over() {
+    if (is_late()) {
+      late_.wanted = true;
+      return;
+    }
     stand_ins_.clear();
     hand_over({});
   }
   // What the step leaves behind is bad: they are wanted. `changed`: contents that are others by now.
   void note_bad(const Words& changed = {}) {
     births.note_bad();
+    if (is_late()) return hand_over();
     stand_ins_.clear();
     hand_over(changed);
   }
@@ -93,7 +141,7 @@ class HeldStep {
   template <typename Site>
   void judge(const Plan& plan, Given& given, const Made& made, Site&& site) {
     if (ring.is_handed_over()) return note_numbers(made);
-    if (!ring.keeps() || !is_wanted(plan, given, count_tensors(plan, given), made, site)) return;
+    if (!ring.keeps() || !is_wanted(plan, given, count_tensors(plan, given), made, site) || waits(made)) return;
     stand_ins_.clear();
     for (const Given::Written& one : given.written)
       if (one.at >= 0) stand_in(one.quad, one.tensor, *one.arg, plan, given);
@@ -116,7 +164,7 @@ class HeldStep {
       given.inputs_finite = given.inputs_finite && (!one.written || plan.ignores_old || (one.had_looked && one.had == 0));
     const auto of_tensors = [](const Column& column) { return column.numbers.empty(); };
     const auto tensors = static_cast<std::size_t>(std::count_if(columns.begin(), columns.end(), of_tensors));
-    if (!is_wanted(plan, given, tensors, made, site)) return;
+    if (!is_wanted(plan, given, tensors, made, site) || waits(made)) return;
     stand_ins_.clear();
     for (const Column& column : columns) {
       if (!column.writes) continue;
@@ -146,6 +194,7 @@ class HeldStep {
       if (!one.identity->is_finite()) ring.note_not_finite(one.identity->word);
       if (one.tensor->numel() == 1) ring.keep_number(one.quad, one.tensor->itemsize());
     }
+    if (is_late()) look_later(plan, given.numbers, made, site);
     if (bits == 0) return loses_update(plan, given, made) && births.is_new(plan, site());
     bad_.clear();
     const std::uint8_t taken = Births::taken(plan, given.args, made, describer_.identities, given.old, bad_);
@@ -164,6 +213,35 @@ class HeldStep {
           if (t.layout() == c10::kStrided && t.has_storage()) ring.keep_alive(t.storage());
         });
     return false;
+  }
+
+  // What it has made is on a device: somebody may want the rows, but not now.
+  bool waits(const Made& made) {
+    if (!is_late()) return false;
+    for (const Births::Made& one : made)
+      if (one.tensor->device().is_cpu() && one.identity->is_looked_at() && one.identity->bad != 0) return false;
+    late_.wanted = true;
+    return true;
+  }
+  template <typename Site>
+  void look_later(const Plan& plan, const std::vector<double>& numbers, const Made& made, Site&& site) {
+    for (const Births::Made& one : made) {
+      const at::Tensor& t = *one.tensor;
+      if (one.quad.layout >> 32 <= 0 || t.numel() == 0 || finite::reach_of(t.scalar_type()) == 0) continue;
+      if (one.identity->is_finite()) {
+        late_.note_finite(one.identity->word);
+        continue;
+      }
+      LookedAt looked{one.quad, describer_.identities.weak_of(t.storage().unsafeGetStorageImpl()), &plan, site(),
+                      state_->phase};
+      looked.quad.word = one.identity->word;
+      looked.covers = finite::covers(t);
+      looked.single = t.numel() == 1;
+      looked.copies = plan.op == "aten::_to_copy" || plan.op == "aten::copy_";
+      looked.given = std::any_of(numbers.begin(), numbers.end(), [](double x) { return !std::isfinite(x); });
+      looked.lasts = one.written && (ring.is_older(one.identity->word) || copies_.is_weights(t));
+      late_.add(t, std::move(looked), to_, notes_);
+    }
   }
 
   // Marks of what an op has written over, of which there are copies: what it was is compared with what it is now.
@@ -234,6 +312,7 @@ class HeldStep {
   void hand_over(const Words& changed) {
     state_->held = 0;
     if (!ring.keeps()) return;
+    is_late_ = false;
     const Words marks = ring.take_marks(describer_, changed);
     if (!ring.hand_over(describer_.identities, to_, marks, stand_ins_, changed)) ++refused_;
     stand_ins_.clear();
@@ -262,7 +341,11 @@ class HeldStep {
   State*& state_;
   Describer& describer_;
   const Copies& copies_;
+  Notes& notes_;
   std::uint64_t& refused_;
+  LateStep late_;  // the step at hand
+  bool is_late_ = false;
+  std::deque<LateStep> waiting_;  // those that are over, oldest first
   std::vector<WeakTensor> parameters_;
   std::vector<StepRing::StandIn> stand_ins_;
   std::vector<const at::Tensor*> bad_;

@@ -10,7 +10,7 @@
 
 // NANHUNT_HOLD: rows stay here, and calls at which badness begins are kept (nanhunt_tap_keep). NANHUNT_KEEP and
 // NANHUNT_LATER: the recorder gets the rows that it has not got; NANHUNT_DROP: nobody wants them, and kept calls go.
-// 1: the recorder has been told.
+// 1: the recorder has been told; 3: and a device tells of the step later (nanhunt_tap_deliver_late).
 NANHUNT_TAP std::int32_t nanhunt_tap_hold(void* tap, std::int32_t action, std::int64_t max_bytes,
                                           std::int64_t max_written) noexcept {
   using namespace nanhunt::tap;
@@ -19,7 +19,6 @@ NANHUNT_TAP std::int32_t nanhunt_tap_hold(void* tap, std::int32_t action, std::i
     Tap& t = *static_cast<Tap*>(tap);
     Rows& rows = t.rows;
     gone = rows.held.ring.take_alive();
-    rows.flush();
     const auto report = [&] {
       const bool told = t.to.hold == nullptr || t.to.hold(t.to.self, action) == NANHUNT_OK;
       if (!told) ++rows.refused;
@@ -32,7 +31,12 @@ NANHUNT_TAP std::int32_t nanhunt_tap_hold(void* tap, std::int32_t action, std::i
       if (rows.held.ring.is_handed_over()) return 0;  // held by the recorder already
       if (rows.held.ring.keeps() && !rows.held.ring.forget(t.to)) ++rows.refused;
       rows.held.ring.begin();
-      t.state->held = 1;
+      t.state->held = t.state->reads == kLate ? 0 : 1;  // marks come as they would to the recorder
+      if (t.state->reads == kLate) rows.held.begin_late();
+    } else if (action == NANHUNT_LATER && rows.held.is_late()) {
+      rows.held.end_late();
+      t.state->held = 0;
+      return report() != 0 ? 3 : 2;
     } else if (action != NANHUNT_DROP) {
       if (!rows.held.ring.is_held()) return 0;
       rows.held.hand_over();
@@ -49,6 +53,27 @@ NANHUNT_TAP std::int32_t nanhunt_tap_hold(void* tap, std::int32_t action, std::i
         rows.held.ring.end();
       }
     }
+    return 0;
+  });
+}
+// Of the oldest step that a device tells of later: whether all has come. Never waits.
+NANHUNT_TAP std::int32_t nanhunt_tap_is_late_here(void* tap) noexcept {
+  using namespace nanhunt::tap;
+  return guarded(static_cast<Tap*>(tap), std::int32_t{1}, "a step on a device",
+                 [&] { return std::int32_t{static_cast<Tap*>(tap)->rows.held.is_late_here()}; });
+}
+// Its rows go to the recorder, where what has come says that they are wanted; `all`: in any case. 1: they did; 2 more:
+// badness began in what it leaves behind.
+NANHUNT_TAP std::int32_t nanhunt_tap_deliver_late(void* tap, std::int32_t all) noexcept {
+  using namespace nanhunt::tap;
+  return guarded(static_cast<Tap*>(tap), std::int32_t{0}, "a step on a device",
+                 [&] { return static_cast<Tap*>(tap)->rows.held.deliver_late(all != 0); });
+}
+// It is forgotten. `healthy`: its infinities did no harm.
+NANHUNT_TAP void nanhunt_tap_drop_late(void* tap, std::int32_t healthy) noexcept {
+  using namespace nanhunt::tap;
+  guarded(static_cast<Tap*>(tap), 0, "a step on a device", [&] {
+    static_cast<Tap*>(tap)->rows.held.drop_late(healthy != 0);
     return 0;
   });
 }

@@ -137,7 +137,7 @@ class StepRing {
                  const Words& changed) {
     if (!keeps()) return true;
     state_ = State::kHandedOver;
-    bool taken = to.hold == nullptr || to.hold(to.self, NANHUNT_HOLD) == NANHUNT_OK;
+    bool taken = to.hold == nullptr || is_recorder_told_ || to.hold(to.self, NANHUNT_HOLD) == NANHUNT_OK;
     if (!marks.empty()) taken = to.rows(to.self, marks.data(), marks.size()) == NANHUNT_OK && taken;
     for (const Number& one : numbers_)
       stand_ins.push_back({one.word, one.offset, one.layout,
@@ -156,18 +156,55 @@ class StepRing {
         point(&words_[quad], alive, gone);
       }
     }
-    // Where the recorder refuses a row, it takes nothing more of the same call.
-    for (std::size_t first = 0; first < rows_.size();) {
-      std::size_t last = first + 1;
-      const std::size_t begin = rows_[first].at;
-      while (last < rows_.size() && rows_[last].at - begin < kAtOnce) ++last;
-      const std::size_t end = last < rows_.size() ? rows_[last].at : words_.size();
-      taken = to.rows(to.self, words_.data() + begin, end - begin) == NANHUNT_OK && taken;
-      first = last;
-    }
+    taken = send(to) && taken;
     clear();
     note_reported();
     return taken;
+  }
+
+  // The recorder knows of the step, whose rows stay here.
+  void note_told() { is_recorder_told_ = true; }
+  // What comes after the step, which is over: a ring of its own.
+  StepRing next() const {
+    StepRing ring;
+    ring.reported_up_to_ = reported_up_to_;
+    return ring;
+  }
+  // The recorder gets all rows of a step that is over. `point`: what is known of what a device had, by its quad.
+  template <typename Point>
+  bool hand_over_late(const Identities& identities, const Recording& to, Words marks, Point&& point_there) {
+    std::vector<StandIn> stand_ins;
+    for (const Number& one : numbers_)
+      stand_ins.push_back({one.word, one.offset, one.layout,
+                           static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(one.bits))});
+    std::sort(stand_ins.begin(), stand_ins.end(), [](const StandIn& a, const StandIn& b) { return a.word < b.word; });
+    const Gone gone{stand_ins, {not_finite_.begin(), not_finite_.end()}, {}};
+    const Identities::Alive alive = identities.alive();
+    const auto aim = [&](std::int64_t* quad) {
+      if (quad[3] >> 32 == NANHUNT_LOOKS) return;
+      if (quad[3] >> 32 == 0 && quad[0] != 0) return point(quad, alive, gone);
+      point_there(quad);
+      const auto known = alive.find(quad[1] >> kVersionBits);
+      if (quad[0] == 0 && known != alive.end() && known->second.identity->was_finite(quad[1])) quad[0] = NANHUNT_WAS_FINITE;
+    };
+    for (std::size_t at = 0; at + kMarkHeader + kValueWords <= marks.size(); at += kMarkHeader + kValueWords)
+      aim(&marks[at + kMarkHeader]);
+    bool taken = marks.empty() || to.rows(to.self, marks.data(), marks.size()) == NANHUNT_OK;
+    for (const Row& row : rows_) {
+      std::size_t quad = row.at + header_of(words_[row.at]);
+      if (words_[row.at] == NANHUNT_ROW_OP) own(row, quad, identities);
+      for (std::uint32_t i = 0; i < row.inputs + row.outputs; ++i, quad += kValueWords) aim(&words_[quad]);
+    }
+    taken = send(to) && taken;
+    rows_.clear();
+    words_.clear();
+    return taken;
+  }
+  // Of each op its quads: what it was given, then what it has made.
+  template <typename F>
+  void each_op(F&& take) {
+    for (const Row& row : rows_)
+      if (words_[row.at] == NANHUNT_ROW_OP) take(&words_[row.at + kOpHeader], row.inputs, row.outputs);
   }
 
   // The step is over and forgotten: the recorder hears of ends of storages that it knows. False: it refused.
@@ -241,7 +278,22 @@ class StepRing {
     quad[0] = was_finite ? NANHUNT_WAS_FINITE : 0;
   }
 
+  // Where the recorder refuses a row, it takes nothing more of the same call.
+  bool send(const Recording& to) const {
+    bool taken = true;
+    for (std::size_t first = 0; first < rows_.size();) {
+      std::size_t last = first + 1;
+      const std::size_t begin = rows_[first].at;
+      while (last < rows_.size() && rows_[last].at - begin < kAtOnce) ++last;
+      const std::size_t end = last < rows_.size() ? rows_[last].at : words_.size();
+      taken = to.rows(to.self, words_.data() + begin, end - begin) == NANHUNT_OK && taken;
+      first = last;
+    }
+    return taken;
+  }
+
   void clear() {
+    is_recorder_told_ = false;
     words_.clear();
     rows_.clear();
     ended_.clear();
@@ -261,6 +313,7 @@ class StepRing {
   }
 
   State state_ = State::kOff;
+  bool is_recorder_told_ = false;
   Words words_;                      // rows, one after the other
   std::vector<Row> rows_;
   std::vector<std::int64_t> ended_;  // storages that the recorder knows, and that have ended in this step

@@ -38,7 +38,7 @@ class Rows {
   Rows(const Recording& to, State*& state, std::recursive_mutex& mutex, std::int64_t loss,
        std::vector<std::string> theirs)
       : describer(to, notes), copies(describer, state), places(loss), frames(to, mutex, std::move(theirs)),
-        setup(to, state), held(to, state, describer, copies, refused), to_(to), state_(state) {}
+        setup(to, state), held(to, state, describer, copies, notes, refused), to_(to), state_(state) {}
 
   Notes notes;
 
@@ -56,7 +56,7 @@ class Rows {
     given.args.assign(first, stack.end());
     const bool happens = plan.written_if == nullptr || is_given(given.args[static_cast<std::size_t>(plan.written_if->index)]);
     given.late = is_late(plan, given.args);
-    if (plan.writes && !held.batch.is_empty()) read_what_is_written(plan, given);
+    if (plan.writes && held.is_late()) read_what_is_written(plan, given);
     if (plan.garbage && plan.writes && given.args[0].isTensor()) given.memory = given.args[0].toTensor().storage().nbytes();
     if (plan.per_element || plan.garbage || plan.scalar_read || plan.collective) return;
     for (const Arg& arg : plan.args) {
@@ -126,7 +126,6 @@ class Rows {
     } else {
       simple(plan, given, stack);
     }
-    if (!held.batch.is_empty()) keep_until_read(given, plan, stack);
     describer.release_hosts();
     if (describer.identities.is_sweep_due()) report_ended();
   }
@@ -201,14 +200,8 @@ class Rows {
   // Rows that are no op's.
   void send(const Words& rows) {
     if (held.ring.keeps()) return held.ring.append(rows, notes);
-    flush();
     if (to_.rows(to_.self, rows.data(), rows.size()) != NANHUNT_OK) ++refused;
     held.ring.note_reported();
-  }
-
-  // Rows that wait for others go to the recorder.
-  void flush(const at::Tensor* written = nullptr, std::int64_t stream = 0) {
-    if (!held.batch.flush(notes, written, stream)) ++refused;
   }
 
   // Ends of storages, told to the recorder.
@@ -429,8 +422,7 @@ class Rows {
       ++refused;
       return;
     }
-    const bool batched = !held.ring.keeps() && state_->reads != kEachOp;
-    Words& rows = held.ring.keeps() ? held.ring.words() : batched ? held.batch.words() : rows_;
+    Words& rows = held.ring.keeps() ? held.ring.words() : rows_;
     const std::size_t at = rows.size();
     rows.resize(at + kOpHeader + words.size() + numbers.size());
     std::int64_t* word = rows.data() + at;
@@ -439,7 +431,6 @@ class Rows {
     word = std::copy(words.begin(), words.end(), word);
     for (const double number : numbers) *word++ = std::bit_cast<std::int64_t>(number);
     if (held.ring.keeps()) held.ring.end_row(at, inputs / kValueWords, (words.size() - inputs) / kValueWords, notes);
-    if (batched) held.batch.end_row(at, words.size() / kValueWords);
   }
   void send_rows() {
     if (rows_.empty()) return;
@@ -447,22 +438,14 @@ class Rows {
     rows_.clear();
   }
 
-  // Before an op writes over what rows show that wait for others.
+  // Before an op writes over what is still to be read.
   void read_what_is_written(const Plan& plan, const Given& given) {
     for (const Arg& arg : plan.args) {
       if (!arg.written) continue;
       each_tensor(given.args[static_cast<std::size_t>(arg.index)], [&](const at::Tensor& t) {
-        if (held.batch.shows(t)) flush(&t, describer.stream_of(t.device()));
+        if (held.is_to_read(t)) held.launch_looks();
       });
     }
-  }
-  void keep_until_read(const Given& given, const Plan& plan, const c10::Stack& stack) {
-    const auto keep = [&](const at::Tensor& t) { held.batch.keep(t); };
-    for (const c10::IValue& value : given.args) each_tensor(value, keep);
-    for (auto value = stack.end() - static_cast<std::ptrdiff_t>(plan.returns); value != stack.end(); ++value)
-      each_tensor(*value, keep);
-    // What a backward makes autograd adds up in place, where nobody else has its memory.
-    if (held.batch.is_full() || state_->phase == NANHUNT_PHASE_BACKWARD) flush();
   }
 
   // What runs there belongs to no module, but to the parameter that it is about.
