@@ -170,6 +170,64 @@ bool has_rows_in_order(const TensorView& tensor) {  // and contents
 
 }  // namespace
 
+DeviceReadings::Ticket DeviceReadings::look(std::span<const TensorView> tensors, std::size_t made) noexcept {
+  counts_.tensors += made;
+  const auto refuse = [&](const char* why) {
+    lose(made, why);
+    return Ticket{0};
+  };
+  try {
+    tensors = tensors.first(std::min(tensors.size(), kTensorsInParameters));
+    if (failed_) return refuse("the device failed");
+    // Their records lie together: the end of the slots is left out.
+    const std::uint64_t room = slots_.size() - head_ % slots_.size();
+    const std::uint64_t pad = room < tensors.size() ? room : 0;
+    if (made == 0 || made > tensors.size() || !make_room(pad + tensors.size()))
+      return refuse("there was no room for more results under way");
+    const std::uint64_t begin = head_;
+    for (std::uint64_t at = begin; at < begin + pad; ++at) slot(at) = {.index = ~std::uint32_t{0}};
+    std::uint64_t at = begin + pad, items = 0;
+    const std::uint64_t first = at;
+    std::size_t looked = 0;
+    gathered_.clear();
+    others_.clear();
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const TensorView& tensor = tensors[i];
+      const std::uint64_t more = stats_items(static_cast<std::uint64_t>(tensor.numel()) * dtype_size(tensor.dtype));
+      if (!has_rows_in_order(tensor) || items + more > options_.max_items) {
+        if (i < made) others_.push_back(static_cast<std::uint32_t>(i));
+        continue;
+      }
+      items += more;
+      looked += i < made;
+      slot(at++) = {.index = static_cast<std::uint32_t>(i)};
+      gathered_.push_back({tensor.data, tensor.numel(), tensor.dtype, 0});
+    }
+    if (looked > 0) {
+      const Status status = port_->look(gathered_, looked, first % slots_.size());
+      counts_.launches += 2;
+      for (std::uint64_t its = first; its < at; ++its) slot(its).launched = status.is_ok();
+      if (!status) lose(looked, status.message());
+    }
+    for (const std::uint32_t i : others_) {
+      Slot& mine = slot(at);
+      mine = {.index = i};
+      const Result<DeviceStatsView> view = plan_device_view(tensors[i], mine.repeats);
+      const Status status = view ? port_->launch(*view, 0, at % slots_.size()) : view.status();
+      counts_.launches += view ? 1 : 0;
+      mine.launched = status.is_ok();
+      if (!status) lose(1, status.message());
+      ++at;
+    }
+    head_ = at;
+    entries_[next_ % entries_.size()] = {begin, at, false};
+    return next_++;
+  } catch (...) {  // no memory
+    counts_.lost += made;
+    return 0;
+  }
+}
+
 // Reads tensors without gaps, all in as few launches as take them; the others are left in others_. Gives where the next
 // result goes.
 std::uint64_t DeviceReadings::gather(std::span<const TensorView> tensors, std::uint64_t at) {

@@ -43,6 +43,9 @@ class ReadingsPort {
   // A tensor with a tag is read where the check with that reference found another content than before.
   virtual Status launch(std::span<const DeviceTensor> tensors, std::size_t first) = 0;
   virtual Status launch(const DeviceStatsView& view, std::uint32_t tag, std::size_t slot) = 0;
+  // Two launches: whether the first `made` are finite, of which each has a record then that says so (StatsLevel::kFinite);
+  // and where one is not, records of all as above. At most kTensorsInParameters.
+  virtual Status look(std::span<const DeviceTensor> tensors, std::size_t made, std::size_t first) = 0;
   // One launch; leaves DeviceChecks in slots `first`, first + 1, ...: kChecksInRecord tensors in each, and what is read
   // of them in slots of its own. At most kChecksInParameters.
   virtual Status launch(std::span<const ChecksumStatsTensor> tensors, std::size_t first) = 0;
@@ -118,6 +121,10 @@ class DeviceReadings {
   Ticket enqueue(std::span<const TensorView> tensors, std::span<const EvidenceCall> findings = {},
                  const UpdatesCall* updates = nullptr, std::span<const std::uint32_t> references = {},
                  std::span<const OriginCall> origins = {}, std::span<const TensorView> shown = {}) noexcept;
+  // Whether the first `made` of the tensors are finite, in two launches, and one for each of those with gaps. Where one is
+  // not, statistics of all; else of those `made` alone, at level kFinite. What lies behind kTensorsInParameters, or is
+  // more than a launch may read, is not read; nor are others than `made` that have gaps.
+  Ticket look(std::span<const TensorView> tensors, std::size_t made) noexcept;
   // Starts one copy of what was read since the last one to the host. Whoever then waits for the stream, for whatever
   // reason, finds it there.
   void hand_over() noexcept;

@@ -27,6 +27,7 @@ class CudaReadings final : public ReadingsPort {
     static_cast<void>(cudaFreeHost(host_));
     static_cast<void>(cudaFree(records_));
     static_cast<void>(cudaFree(checks_.references));
+    static_cast<void>(cudaFree(gates_));
     static_cast<void>(cudaFree(partials_));
     static_cast<void>(cudaFree(so_far_));
     static_cast<void>(cudaFreeHost(arena_));
@@ -53,6 +54,14 @@ class CudaReadings final : public ReadingsPort {
       return s;
     }
     host_ = static_cast<DeviceStatsRecord*>(got);
+    if (Status s = status_of(load_finite(), "numbers cannot be looked at there"); !s) return s;
+    if (Status s = status_of(cudaMalloc(&got, kFiniteGates * sizeof(std::uint32_t)), "no memory on the device"); !s) return s;
+    gates_ = static_cast<std::uint32_t*>(got);
+    if (Status s = status_of(cudaMemsetAsync(got, 0, kFiniteGates * sizeof(std::uint32_t), stream_),
+                             "memory could not be cleared");
+        !s)
+      return s;
+    gated_.reserve(kTensorsInParameters);
     if (options.references > 0) {
       max_items_ = options.max_items;
       const std::size_t partials = max_items_ * sizeof(StatsPartial);
@@ -78,6 +87,23 @@ class CudaReadings final : public ReadingsPort {
   }
   Status launch(const DeviceStatsView& view, std::uint32_t tag, std::size_t slot) override {
     return stats_->enqueue(view, tag, {records_ + slot, checks_.gates, known_}, stream_);
+  }
+  Status look(std::span<const DeviceTensor> tensors, std::size_t made, std::size_t first) override {
+    const DeviceGuard guard(device_);
+    FiniteKernel kernel{records_ + first, gates_, gate_, gate_after(gate_), {}};
+    std::uint32_t items = 0;
+    for (std::size_t i = 0; i < made; ++i) {
+      const DeviceTensor& one = tensors[i];
+      const auto count = static_cast<std::uint64_t>(one.count);
+      kernel.table.entries[i] = make_entry(reinterpret_cast<std::uint64_t>(one.data), count, one.dtype, items, 0);
+      items += static_cast<std::uint32_t>(stats_items(count * element_bytes(one.dtype)));
+    }
+    kernel.table.tensors = static_cast<std::uint32_t>(made);
+    if (Status s = status_of(cuda::launch(kernel, items, stream_), "numbers could not be looked at"); !s) return s;
+    gated_.assign(tensors.begin(), tensors.end());
+    for (DeviceTensor& one : gated_) one.tag = gate_;
+    gate_ = gate_after(gate_);
+    return stats_->enqueue(gated_, {records_ + first, gates_, nullptr}, stream_);
   }
   Status launch(std::span<const ChecksumStatsTensor> tensors, std::size_t first) override {
     const DeviceGuard guard(device_);
@@ -190,6 +216,9 @@ class CudaReadings final : public ReadingsPort {
   int device_;
   cudaStream_t stream_;
   ChecksumMemory checks_;
+  std::uint32_t* gates_ = nullptr;  // of looks
+  std::uint32_t gate_ = 1;
+  std::vector<DeviceTensor> gated_;  // of the look at hand
   StatsPartial* partials_ = nullptr;
   std::uint64_t max_items_ = 0;
   EvidenceSoFar* so_far_ = nullptr;

@@ -17,6 +17,8 @@ const void* histogram_function() {
 const void* checksum_stats_function() { return reinterpret_cast<const void*>(&run_kernel<ChecksumStatsKernel, kStatsThreads, 2>); }
 const void* check_function() { return reinterpret_cast<const void*>(&run_kernel<ChecksumKernel, kChecksumThreads>); }
 
+const void* finite_function() { return reinterpret_cast<const void*>(&run_kernel<FiniteKernel, kStatsThreads, 4>); }
+
 cudaError_t load(std::initializer_list<const void*> functions) {
   cudaFuncAttributes loaded{};
   for (const void* function : functions) {
@@ -40,9 +42,13 @@ cudaError_t launch(const ChecksumKernel& kernel, cudaStream_t stream) {
   const std::uint32_t blocks = checksum_blocks(kernel.walk.view.count * kernel.walk.view.size);
   return launch_kernel(check_function(), blocks, kChecksumThreads, kernel, stream);
 }
+cudaError_t launch(const FiniteKernel& kernel, std::uint32_t items, cudaStream_t stream) {
+  return launch_kernel(finite_function(), items, kStatsThreads, kernel, stream);
+}
 
 cudaError_t load_stats() { return load({stats_function()}); }
 cudaError_t load_histograms() { return load({histogram_function()}); }
 cudaError_t load_checks() { return load({checksum_stats_function(), check_function()}); }
+cudaError_t load_finite() { return load({finite_function()}); }
 
 }  // namespace nanhunt::kernels::cuda

@@ -15,13 +15,14 @@ using namespace nanhunt::c_api;
 
 extern "C" {
 
-uint64_t nanhunt_device_look(nanhunt_recorder* recorder, const int64_t* values, size_t count) {
+uint64_t nanhunt_device_look(nanhunt_recorder* recorder, const int64_t* values, size_t made, size_t count) {
   std::uint64_t look = 0;
   static_cast<void>(recording(recorder, [&](nanhunt_recorder& to) {
     if (values == nullptr && count != 0) throw Misuse("nanhunt_device_look: expected values, got NULL");
     if (count > 1u << 16) throw Misuse("nanhunt_device_look: expected at most 65536 values, got " + std::to_string(count));
+    if (made > count) throw Misuse("nanhunt_device_look: made: expected at most " + std::to_string(count) + ", got " + std::to_string(made));
     const DeviceTurn turn(to);
-    if (!turn || count == 0) return;
+    if (!turn || made == 0) return;
     std::vector<TensorView> views;
     std::vector<std::int64_t> sizes(count);
     constexpr static std::int64_t kNext = 1;
@@ -40,7 +41,7 @@ uint64_t nanhunt_device_look(nanhunt_recorder* recorder, const int64_t* values, 
       }
       views.push_back(view);
     }
-    look = to.devices.look(static_cast<std::size_t>(stream - 1), views);
+    look = to.devices.look(static_cast<std::size_t>(stream - 1), views, made);
   }));
   return look;
 }

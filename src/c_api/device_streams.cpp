@@ -56,7 +56,9 @@ void DeviceStreams::value(const char* what, const std::int64_t* words, ValueView
     const std::optional<TensorStats>* const found =
         looked_at(static_cast<std::uint64_t>(words[0]) >> 16, static_cast<std::size_t>(words[0] & 0xffff));
     if (found == nullptr || !*found) return;
-    value.known = &told_.emplace_back(KnownContents{.stats = **found, .has_stats = true, .checksum = {}});
+    const bool counted = (*found)->level >= StatsLevel::kCounts;
+    value.known = &told_.emplace_back(KnownContents{
+        .stats = **found, .has_stats = counted, .checksum = {}, .were_finite = !counted && !(*found)->any_nonfinite});
     if (!value.tensor.is_contiguous()) told_.back().stats.first_nonfinite = -1;  // in the order of memory
     return;
   }

@@ -6,6 +6,7 @@
 #include <new>
 #include <stdexcept>
 
+#include "kernels/portable/finite_kernel.h"
 #include "kernels/portable/origin_kernel.h"
 #include "kernels/portable/checksum_kernel.h"
 #include "kernels/portable/evidence_kernels.h"
@@ -64,6 +65,31 @@ class EmulatedReadings final : public ReadingsPort {
     }
     table.tensors = static_cast<std::uint32_t>(tensors.size());
     return run(table, items, first, tensors.size());
+  }
+  Status look(std::span<const DeviceTensor> tensors, std::size_t made, std::size_t first) override {
+    if (tensors.size() > kTensorsInParameters || made > tensors.size()) throw std::logic_error("too many tensors for one launch");
+    ++device_.launches;
+    const auto kernel = std::make_unique<FiniteKernel>();
+    std::vector<DeviceStatsRecord> found(made);
+    kernel->records = found.data();
+    kernel->gates = finite_gates_.data();
+    kernel->gate = gate_;
+    kernel->next_gate = gate_after(gate_);
+    std::uint32_t items = 0;
+    for (std::size_t i = 0; i < made; ++i) {
+      const auto count = static_cast<std::uint64_t>(tensors[i].count);
+      kernel->table.entries[i] = make_entry(address(tensors[i].data), count, tensors[i].dtype, items, 0);
+      items += static_cast<std::uint32_t>(stats_items(count * element_bytes(tensors[i].dtype)));
+    }
+    kernel->table.tensors = static_cast<std::uint32_t>(made);
+    run_ordered(*kernel, items, kStatsThreads);
+    const bool open = finite_gates_[gate_] != 0;
+    gate_ = gate_after(gate_);
+    if (open) return launch(tensors, first);
+    ++device_.launches;
+    if (first + made > records_.size()) throw std::logic_error("slots that do not exist");
+    std::copy(found.begin(), found.end(), records_.begin() + static_cast<std::ptrdiff_t>(first));
+    return Status::ok();
   }
   Status launch(std::span<const ChecksumStatsTensor> tensors, std::size_t first) override {
     if (tensors.size() > kChecksInParameters) throw std::logic_error("too many tensors for one launch");
@@ -246,6 +272,8 @@ class EmulatedReadings final : public ReadingsPort {
   std::vector<DeviceStatsRecord> records_, host_;
   std::vector<std::uint64_t> references_, sums_;
   std::vector<std::uint32_t> gates_, check_tickets_, known_;
+  std::vector<std::uint32_t> finite_gates_ = std::vector<std::uint32_t>(kFiniteGates);
+  std::uint32_t gate_ = 1;
   std::vector<std::uint64_t> arena_, accumulators_;
   std::vector<std::uint32_t> places_ = std::vector<std::uint32_t>(kMaxOriginTensors + 1);
   std::vector<std::uint32_t> histogram_tickets_ = std::vector<std::uint32_t>(kMaxOriginTensors);

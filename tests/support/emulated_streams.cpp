@@ -48,6 +48,15 @@ class ShownReadings : public ReadingsPort {
     }
     return inner_->launch(here, first);
   }
+  Status look(std::span<const DeviceTensor> tensors, std::size_t made, std::size_t first) override {
+    const Copies copies;
+    std::vector<DeviceTensor> here(tensors.begin(), tensors.end());
+    for (DeviceTensor& tensor : here) {
+      if (tensor.count > 0)
+        tensor.data = copies.of(tensor.data, static_cast<std::size_t>(tensor.count) * dtype_size(tensor.dtype));
+    }
+    return inner_->look(here, made, first);
+  }
   Status launch(const DeviceStatsView& view, std::uint32_t tag, std::size_t slot) override {
     const Copies copies;
     return inner_->launch(shown(copies, view), tag, slot);

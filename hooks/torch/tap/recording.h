@@ -45,7 +45,7 @@ struct Recording {
   nanhunt_status (*setup)(void* self, const nanhunt_setup* setup);
   nanhunt_status (*hold)(void* self, std::int32_t action);
   // What lies on a device, looked at in a step of which nobody may ask.
-  std::uint64_t (*look)(void* self, const std::int64_t* values, std::size_t count);
+  std::uint64_t (*look)(void* self, const std::int64_t* values, std::size_t made, std::size_t count);
   nanhunt_status (*end_looks)(void* self);
   std::int32_t (*looked)(void* self, std::uint64_t look, std::uint8_t* bits, std::size_t count);
   nanhunt_status (*forget_looks)(void* self, std::uint64_t look);

@@ -6,13 +6,22 @@ namespace nanhunt::record {
 
 using kernels::ReadingsState;
 
-std::uint64_t DeviceReader::look(std::size_t stream, std::span<const TensorView> tensors) {
+// What was not to be read but for the others was read where one of them is not finite.
+void DeviceReader::Look::settle(ReadingsState now) {
+  state = now;
+  if (state != ReadingsState::kReady) return;
+  for (std::size_t i = 0; i < made; ++i)
+    if (found[i] && found[i]->level > StatsLevel::kFinite && found[i]->any_nonfinite) return;
+  for (std::size_t i = made; i < found.size(); ++i) found[i].reset();
+}
+
+std::uint64_t DeviceReader::look(std::size_t stream, std::span<const TensorView> tensors, std::size_t made) {
   Stream& its = streams_[stream];
   if (its.capturing()) {
-    captured_ += tensors.size();
+    captured_ += made;
     return 0;
   }
-  Look look{.stream = stream, .ticket = its.readings->enqueue(tensors), .found = {}};
+  Look look{.stream = stream, .ticket = its.readings->look(tensors, made), .made = made, .found = {}};
   if (look.ticket == 0) return 0;
   look.found.resize(tensors.size());
   looks_.push_back(std::move(look));
@@ -28,7 +37,7 @@ void DeviceReader::end_looks() noexcept {
 ReadingsState DeviceReader::look_state(std::uint64_t look) {
   if (look < first_look_ || look - first_look_ >= looks_.size()) return ReadingsState::kLost;
   Look& its = looks_[look - first_look_];
-  if (its.state == ReadingsState::kPending) its.state = streams_[its.stream].readings->poll(its.ticket, its.found);
+  if (its.state == ReadingsState::kPending) its.settle(streams_[its.stream].readings->poll(its.ticket, its.found));
   return its.state;
 }
 

@@ -268,7 +268,7 @@ void DeviceReader::settle(Recorder& recorder) {
   }
   for (Look& look : looks_) {
     Stream& its = streams_[look.stream];
-    if (look.state == ReadingsState::kPending && !its.capturing()) look.state = its.readings->wait(look.ticket, look.found);
+    if (look.state == ReadingsState::kPending && !its.capturing()) look.settle(its.readings->wait(look.ticket, look.found));
   }
 }
 

@@ -58,9 +58,9 @@ class DeviceReader {
   void take(OpEvent& event, Recorder& recorder);  // asks for what elements say of the op as well
   void launch(Recorder& recorder);
 
-  // Tensors of one stream of which statistics are wanted, and that nobody may ask after: read together, apart from
-  // events. A number from 1; 0: they are not read.
-  std::uint64_t look(std::size_t stream, std::span<const TensorView> tensors);
+  // Tensors of one stream that nobody may ask after: whether the first `made` are finite, and where one is not, statistics
+  // of all. Read together, apart from events. A number from 1; 0: they are not read.
+  std::uint64_t look(std::size_t stream, std::span<const TensorView> tensors, std::size_t made);
   void end_looks() noexcept;  // what was looked at so far begins its way to the host
   // Where it has come: of each tensor its statistics, none where it was not read.
   kernels::ReadingsState look_state(std::uint64_t look);
@@ -114,8 +114,11 @@ class DeviceReader {
   struct Look {
     std::size_t stream = 0;
     kernels::DeviceReadings::Ticket ticket = 0;
+    std::size_t made = 0;
     kernels::ReadingsState state = kernels::ReadingsState::kPending;
     std::vector<std::optional<TensorStats>> found;
+
+    void settle(kernels::ReadingsState now);
   };
   struct Request {
     std::size_t stream = 0;

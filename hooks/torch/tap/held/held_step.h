@@ -194,7 +194,7 @@ class HeldStep {
       if (!one.identity->is_finite()) ring.note_not_finite(one.identity->word);
       if (one.tensor->numel() == 1) ring.keep_number(one.quad, one.tensor->itemsize());
     }
-    if (is_late()) look_later(plan, given.numbers, made, site);
+    if (is_late()) look_later(plan, given, made, site);
     if (bits == 0) return loses_update(plan, given, made) && births.is_new(plan, site());
     bad_.clear();
     const std::uint8_t taken = Births::taken(plan, given.args, made, describer_.identities, given.old, bad_);
@@ -224,7 +224,8 @@ class HeldStep {
     return true;
   }
   template <typename Site>
-  void look_later(const Plan& plan, const std::vector<double>& numbers, const Made& made, Site&& site) {
+  void look_later(const Plan& plan, const Given& given, const Made& made, Site&& site) {
+    bool any = false;
     for (const Births::Made& one : made) {
       const at::Tensor& t = *one.tensor;
       if (one.quad.layout >> 32 <= 0 || t.numel() == 0 || finite::reach_of(t.scalar_type()) == 0) continue;
@@ -238,10 +239,24 @@ class HeldStep {
       looked.covers = finite::covers(t);
       looked.single = t.numel() == 1;
       looked.copies = plan.op == "aten::_to_copy" || plan.op == "aten::copy_";
-      looked.given = std::any_of(numbers.begin(), numbers.end(), [](double x) { return !std::isfinite(x); });
+      looked.given = std::any_of(given.numbers.begin(), given.numbers.end(), [](double x) { return !std::isfinite(x); });
       looked.lasts = one.written && (ring.is_older(one.identity->word) || copies_.is_weights(t));
       late_.add(t, std::move(looked), to_, notes_);
+      any = true;
     }
+    if (!any) return;
+    for (const Arg& arg : plan.args) {
+      if (arg.written || arg.blind) continue;  // what is written over is gone
+      each_tensor(given.args[static_cast<std::size_t>(arg.index)], [&](const at::Tensor& t) {
+        if (t.device().is_cpu() || t.numel() == 0 || finite::reach_of(t.scalar_type()) == 0) return;
+        const auto quad = describer_.describe(t, true);
+        if (!quad || quad->data == 0 || quad->layout >> 32 <= 0) return;
+        for (const Births::Made& one : made)
+          if (one.identity == quad->identity) return;
+        late_.add_taken(t, *quad);
+      });
+    }
+    late_.launch_if_full(to_, notes_);
   }
 
   // Marks of what an op has written over, of which there are copies: what it was is compared with what it is now.

@@ -19,12 +19,12 @@
 
 namespace nanhunt::tap {
 
-// What an op has made, and what is asked of it should it not be finite.
+// What an op has made, and what is asked of it should it not be finite; or, without a plan, what one took.
 struct LookedAt {
   Quad quad;
-  std::weak_ptr<Identity> identity;
-  const Plan* plan;
-  std::int64_t site, phase;
+  std::weak_ptr<Identity> identity = {};
+  const Plan* plan = nullptr;
+  std::int64_t site = 0, phase = 0;
   bool covers = false;  // all of its memory
   bool single = false;  // one number
   bool given = false;   // the op was given a number that is not finite
@@ -35,20 +35,28 @@ struct LookedAt {
 // What is kept until a launch reads it.
 class Unread {
  public:
-  bool is_empty() const { return quads_.empty(); }
-  std::size_t size() const { return quads_.size() / kValueWords; }
-  const Words& quads() const { return quads_; }
-  std::int64_t stream() const { return quads_.empty() ? 0 : quads_[3] >> 32; }
-  bool is_full() const { return size() >= kMost || bytes_ > kMostBytes; }
+  bool is_empty() const { return made_.empty(); }
+  std::size_t made() const { return made_.size() / kValueWords; }
+  std::int64_t stream() const { return made_.empty() ? 0 : made_[3] >> 32; }
+  bool is_full() const { return made() >= kMostMade || bytes_ > kMostBytes; }
+  const std::vector<Quad>& taken() const { return taken_; }
+  // What ops have made, then what they took.
+  const Words& all() {
+    for (const Quad& one : taken_) put(made_, one);
+    return made_;
+  }
 
   void add(const at::Tensor& t, const Quad& quad) {
-    put(quads_, quad);
-    const c10::Storage& storage = t.storage();
-    if (!kept_.try_emplace(storage.unsafeGetStorageImpl(), Kept{storage, storage.data(), storage.nbytes()}).second) return;
-    bytes_ += storage.nbytes();
-    // Whoever else gave the memory may want a lock to take it back.
-    const c10::Allocator* const allocator = storage.allocator();
-    if (allocator == nullptr || storage.data_ptr().get_deleter() != allocator->raw_deleter()) bytes_ = kMostBytes + 1;
+    put(made_, quad);
+    known_.push_back(quad.word);
+    keep(t.storage());
+  }
+  // What an op took says why it made what is not finite.
+  void add_taken(const at::Tensor& t, const Quad& quad) {
+    if (taken_.size() >= kMostTaken || std::find(known_.begin(), known_.end(), quad.word) != known_.end()) return;
+    taken_.push_back(quad);
+    known_.push_back(quad.word);
+    keep(t.storage());
   }
   bool shows(const at::Tensor& t) const {
     return !kept_.empty() && t.has_storage() && kept_.contains(t.storage().unsafeGetStorageImpl());
@@ -60,7 +68,9 @@ class Unread {
     return false;
   }
   void clear() {
-    quads_.clear();
+    made_.clear();
+    taken_.clear();
+    known_.clear();
     kept_.clear();
     bytes_ = 0;
   }
@@ -71,10 +81,20 @@ class Unread {
     const void* data;
     std::size_t bytes;
   };
-  static constexpr std::size_t kMost = 128;
-  static constexpr std::size_t kMostBytes = std::size_t{48} << 20;  // of memory that lives longer for it
+  void keep(const c10::Storage& storage) {
+    if (!kept_.try_emplace(storage.unsafeGetStorageImpl(), Kept{storage, storage.data(), storage.nbytes()}).second) return;
+    bytes_ += storage.nbytes();
+    // Whoever else gave the memory may want a lock to take it back.
+    const c10::Allocator* const allocator = storage.allocator();
+    if (allocator == nullptr || storage.data_ptr().get_deleter() != allocator->raw_deleter()) bytes_ = kMostBytes + 1;
+  }
 
-  Words quads_;
+  static constexpr std::size_t kMostMade = 64, kMostTaken = 86;     // together as many as a launch may have
+  static constexpr std::size_t kMostBytes = std::size_t{192} << 20;  // of memory that lives longer for it
+
+  Words made_;
+  std::vector<Quad> taken_;
+  Words known_;  // contents of both
   std::unordered_map<const c10::StorageImpl*, Kept> kept_;
   std::size_t bytes_ = 0;
 };
@@ -94,24 +114,31 @@ class LateStep {
     wanted = false;
   }
   void add(const at::Tensor& t, LookedAt one, const Recording& to, Notes& notes) {
-    if (!unread_.is_empty() && unread_.stream() != one.quad.layout >> 32) launch(to, notes);
+    if (!unread_.is_empty() && (unread_.is_full() || unread_.stream() != one.quad.layout >> 32)) launch(to, notes);
     unread_.add(t, one.quad);
     looked_.push_back(std::move(one));
-    if (unread_.is_full()) launch(to, notes);
   }
   // What needs no look: it was made of finite numbers in a way that keeps them.
   void note_finite(std::int64_t word) { finite_.push_back(word); }
+  void add_taken(const at::Tensor& t, const Quad& quad) {
+    if (!unread_.is_empty() && unread_.stream() == quad.layout >> 32) unread_.add_taken(t, quad);
+  }
+  void launch_if_full(const Recording& to, Notes& notes) {
+    if (unread_.is_full()) launch(to, notes);
+  }
   bool is_to_read(const at::Tensor& t) const { return unread_.shows(t); }
   void launch(const Recording& to, Notes& notes) {
     if (unread_.is_empty()) return;
-    const std::size_t count = unread_.size();
+    const std::size_t made = unread_.made(), first = looked_.size() - made;
+    for (const Quad& one : unread_.taken()) looked_.push_back({one});
+    const std::size_t count = looked_.size() - first;
     std::uint64_t look = 0;
     if (unread_.is_gone()) {
-      notes[kGone] += static_cast<std::int64_t>(count);
+      notes[kGone] += static_cast<std::int64_t>(made);
     } else {
-      look = to.look(to.self, unread_.quads().data(), count);
+      look = to.look(to.self, unread_.all().data(), made, count);
     }
-    launches_.push_back({look, looked_.size() - count, count});
+    launches_.push_back({look, first, count});
     unread_.clear();
   }
 
@@ -128,7 +155,7 @@ class LateStep {
 
   // What came: which is known from now on. Whether the rows are wanted for it.
   bool judge(Births& births, std::int64_t& left_bad, Notes& notes) {
-    known_.clear(), found_.clear();
+    known_.clear(), found_.clear(), taken_.clear();
     bool any = wanted;
     for (const Launch& one : launches_) {
       if (one.state < 0 && one.look != 0) notes[kUnread] += static_cast<std::int64_t>(one.count);
@@ -136,6 +163,10 @@ class LateStep {
         const LookedAt& its = looked_[i];
         if (one.state < 0 || bits_[i] == NANHUNT_HAS_NOT_SAID) continue;
         const std::uint8_t bits = of_device(bits_[i]);
+        if (its.plan == nullptr) {
+          taken_.push_back({i, static_cast<std::int64_t>(one.look << 16 | (i - one.first)), bits});
+          continue;
+        }
         const auto identity = its.identity.lock();
         if (identity != nullptr && identity->word == its.quad.word && (its.covers || bits != 0)) identity->note_bad(bits);
         any = any || bits != 0;
@@ -146,13 +177,18 @@ class LateStep {
     if (!any) return false;
     std::sort(finite_.begin(), finite_.end());
     for (const Found& one : found_) known_[looked_[one.at].quad.word].push_back(one);
+    // What one has made says what it holds better than what others took of it.
+    for (const Found& one : taken_) {
+      std::vector<Found>& its = known_[looked_[one.at].quad.word];
+      if (its.empty() || its.front().bits == 0) its.insert(its.begin(), one);
+    }
     any = wanted;
     ring.each_op([&](std::int64_t* inputs, std::size_t given, std::size_t made) {
       std::uint8_t taken = 0;
       for (std::size_t i = 0; i < given; ++i) taken |= bits_of(inputs[i * kValueWords + 1]);
       for (std::size_t i = given; i < given + made; ++i) {
         const Found* const bad = find(inputs + i * kValueWords);
-        if (bad == nullptr || bad->bits == 0) continue;
+        if (bad == nullptr || bad->bits == 0 || looked_[bad->at].plan == nullptr) continue;
         const LookedAt& its = looked_[bad->at];
         if (given == 1 && its.copies) show_as(inputs, *bad, inputs + i * kValueWords);
         // Weights, and state.
@@ -223,7 +259,7 @@ class LateStep {
   std::vector<LookedAt> looked_;
   std::vector<Launch> launches_;
   std::vector<std::uint8_t> bits_;  // of what was looked at
-  std::vector<Found> found_;
+  std::vector<Found> found_, taken_;
   std::unordered_map<std::int64_t, std::vector<Found>> known_;  // by contents; where anything is not finite
   Words finite_;
   Births::Places met_;
