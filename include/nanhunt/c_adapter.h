@@ -89,7 +89,7 @@ NANHUNT_API nanhunt_status nanhunt_device_read_elements(nanhunt_recorder* record
  * does it for a stream on which a graph is captured. */
 NANHUNT_API nanhunt_status nanhunt_device_settle(nanhunt_recorder* recorder);
 /* Tensors of a device that nobody may ask after, as those of a step that turns out to be healthy: whether the first `made`
- * are finite; where one is not, statistics of all. Two launches for up to 150, behind what is on their stream, which is
+ * are finite; where one is not, statistics of all. None made: statistics in any case. Two launches for up to 150, behind what is on their stream, which is
  * the same for all. Where no elements are missing between them their place in memory counts, not their strides: no first
  * bad one is known then. `values`: four words each. A number from 1; 0: they are not read (a graph is captured, or there
  * is no room). */
@@ -100,9 +100,9 @@ NANHUNT_API nanhunt_status nanhunt_device_end_looks(nanhunt_recorder* recorder);
  * 0: not yet; -1: it will not. Never waits. */
 enum { NANHUNT_HAS_NOT_SAID = 128 };
 NANHUNT_API int32_t nanhunt_device_looked(nanhunt_recorder* recorder, uint64_t look, uint8_t* bits, size_t count);
-/* Results of it and of those before are not asked after any more. Until then a row's value may name one as its
- * contents: NANHUNT_LOOKED_AT as data, NANHUNT_ON_STREAM(layout, NANHUNT_LOOKS) as layout. */
-NANHUNT_API nanhunt_status nanhunt_device_forget_looks(nanhunt_recorder* recorder, uint64_t look);
+/* Its results are not asked after any more. Until then a row's value may name one as its contents: NANHUNT_LOOKED_AT as
+ * data, NANHUNT_ON_STREAM(layout, NANHUNT_LOOKS) as layout. */
+NANHUNT_API nanhunt_status nanhunt_device_forget_look(nanhunt_recorder* recorder, uint64_t look);
 #define NANHUNT_LOOKS 0x7fffffff
 #define NANHUNT_LOOKED_AT(look, index) ((int64_t)(look) << 16 | (int64_t)(index))
 typedef struct nanhunt_device_counts { /* of all streams together */
@@ -302,6 +302,10 @@ typedef struct nanhunt_stats {
   double min, max, amax, amin_nonzero, sum, sum_sq;                 /* NaN: there are none */
 } nanhunt_stats;
 NANHUNT_API nanhunt_status nanhunt_tensor_stats(const nanhunt_value* value, nanhunt_stats* stats);
+
+/* Of each tensor of a look that has come (nanhunt_device_look()), for which statistics were taken; others have numel -1. */
+NANHUNT_API nanhunt_status nanhunt_device_look_stats(nanhunt_recorder* recorder, uint64_t look, nanhunt_stats* stats,
+                                                     size_t count);
 
 /* The judge of steps: src/hunt/step_judge.h has the terms. Not for several threads at once. Functions that return int32_t
  * return -1 where an argument is wrong. */

@@ -132,4 +132,25 @@ ScalerEvent Converter::scaler(const nanhunt_scaler_event& given) {
   return event;
 }
 
+nanhunt_stats stats_of(const TensorStats& from, std::uint32_t struct_size) {
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  nanhunt_stats to{};
+  to.struct_size = struct_size;
+  to.numel = from.numel;
+  to.nan = from.nan;
+  to.pos_inf = from.pos_inf;
+  to.neg_inf = from.neg_inf;
+  to.zero = from.zero;
+  to.subnormal = from.subnormal;
+  to.first_bad = from.first_nonfinite;
+  const bool finite = from.has_finite();
+  to.min = finite ? from.min : kNone;
+  to.max = finite ? from.max : kNone;
+  to.amax = finite ? from.amax : kNone;
+  to.amin_nonzero = from.has_nonzero() ? from.amin_nonzero : kNone;
+  to.sum = finite ? from.sum : kNone;
+  to.sum_sq = finite ? from.sum_sq : kNone;
+  return to;
+}
+
 }  // namespace nanhunt::c_api

@@ -12,7 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "nanhunt/c_api.h"
+#include "nanhunt/c_adapter.h"
+#include "nanhunt/tensor_stats.h"
 #include "nanhunt/event.h"
 
 namespace nanhunt::c_api {
@@ -42,6 +43,9 @@ T sized_copy(const char* function, const T* given, T defaults = {}) {
   std::memcpy(&defaults, given, given->struct_size < sizeof(T) ? given->struct_size : sizeof(T));
   return defaults;
 }
+
+// Statistics as C has them. `struct_size`: of the caller's.
+nanhunt_stats stats_of(const TensorStats& from, std::uint32_t struct_size);
 
 // As much of a result as the caller has room for.
 template <typename T>

@@ -22,7 +22,7 @@ uint64_t nanhunt_device_look(nanhunt_recorder* recorder, const int64_t* values, 
     if (count > 1u << 16) throw Misuse("nanhunt_device_look: expected at most 65536 values, got " + std::to_string(count));
     if (made > count) throw Misuse("nanhunt_device_look: made: expected at most " + std::to_string(count) + ", got " + std::to_string(made));
     const DeviceTurn turn(to);
-    if (!turn || made == 0) return;
+    if (!turn || count == 0) return;
     std::vector<TensorView> views;
     std::vector<std::int64_t> sizes(count);
     constexpr static std::int64_t kNext = 1;
@@ -75,10 +75,26 @@ int32_t nanhunt_device_looked(nanhunt_recorder* recorder, uint64_t look, uint8_t
   return state;
 }
 
-nanhunt_status nanhunt_device_forget_looks(nanhunt_recorder* recorder, uint64_t look) {
+nanhunt_status nanhunt_device_forget_look(nanhunt_recorder* recorder, uint64_t look) {
   return recording(recorder, [&](nanhunt_recorder& to) {
     const DeviceTurn turn(to);
-    if (turn) to.devices.forget_looks(look);
+    if (turn) to.devices.forget_look(look);
+  });
+}
+
+nanhunt_status nanhunt_device_look_stats(nanhunt_recorder* recorder, uint64_t look, nanhunt_stats* stats, size_t count) {
+  return recording(recorder, [&](nanhunt_recorder& to) {
+    if (stats == nullptr && count != 0) throw Misuse("nanhunt_device_look_stats: expected room for statistics, got NULL");
+    const DeviceTurn turn(to);
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::optional<TensorStats>* const found = turn ? to.devices.looked_at(look, i) : nullptr;
+      const std::uint32_t size = stats[i].struct_size;
+      if (size < sizeof size) throw Misuse("nanhunt_device_look_stats: expected struct_size to be set");
+      const bool counted = found != nullptr && *found && (*found)->level >= StatsLevel::kCounts;
+      nanhunt_stats one = stats_of(counted ? **found : TensorStats{}, size);
+      if (!counted) one.numel = -1;
+      give_back(one, stats + i);
+    }
   });
 }
 

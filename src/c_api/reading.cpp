@@ -39,27 +39,6 @@ nanhunt_reading read_one(const TensorView& tensor, std::int32_t what) {
   return reading;
 }
 
-nanhunt_stats stats_of(const TensorView& tensor, std::uint32_t struct_size) {
-  const TensorStats from = compute_stats(tensor, StatsLevel::kSums);
-  nanhunt_stats to{};
-  to.struct_size = struct_size;
-  to.numel = from.numel;
-  to.nan = from.nan;
-  to.pos_inf = from.pos_inf;
-  to.neg_inf = from.neg_inf;
-  to.zero = from.zero;
-  to.subnormal = from.subnormal;
-  to.first_bad = from.first_nonfinite;
-  const bool finite = from.has_finite();
-  to.min = finite ? from.min : kNaN;
-  to.max = finite ? from.max : kNaN;
-  to.amax = finite ? from.amax : kNaN;
-  to.amin_nonzero = from.has_nonzero() ? from.amin_nonzero : kNaN;
-  to.sum = finite ? from.sum : kNaN;
-  to.sum_sq = finite ? from.sum_sq : kNaN;
-  return to;
-}
-
 }  // namespace
 }  // namespace nanhunt::c_api
 
@@ -101,7 +80,7 @@ nanhunt_status nanhunt_tensor_stats(const nanhunt_value* value, nanhunt_stats* s
     const TensorView tensor = converter.tensor(*value);
     if (tensor.data == nullptr) throw Misuse("nanhunt_tensor_stats: the value has no data");
     const record::ScopedDefaultFpEnvironment environment;
-    const nanhunt_stats all = stats_of(tensor, given.struct_size);
+    const nanhunt_stats all = stats_of(compute_stats(tensor, StatsLevel::kSums), given.struct_size);
     give_back(all, stats);
   });
 }

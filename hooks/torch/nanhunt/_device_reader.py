@@ -6,7 +6,9 @@ are summed up in fp32, fp64 in fp64.
 """
 from __future__ import annotations
 
+import ctypes as c
 import math
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,9 +16,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from nanhunt import _device
+from nanhunt import _library as lib
 from nanhunt._device import Fetch, alone
+from nanhunt._tap.plain import DTYPES
 
 if TYPE_CHECKING:
+    from nanhunt._recorder import Recorder
     from nanhunt._session import Session
 
 _Tensor = torch.Tensor
@@ -43,6 +48,26 @@ class Reading:
 
 
 _Pack = tuple[torch.device, torch.dtype]  # what is packed into one tensor
+_AT_ONCE = 4096  # tensors that the library is asked for together
+
+
+class Look(Fetch):
+    """Statistics that the library takes on the stream that is current."""
+
+    def __init__(self, recorder: Recorder, quads: array[int]) -> None:
+        self._recorder, self._count = recorder, len(quads) // 4
+        self._number = recorder.look(quads)
+        if not self._number:
+            raise RuntimeError("the library has no room for readings")
+
+    def is_here(self) -> bool:
+        return self._recorder.has_come(self._number)
+
+    def wait(self) -> None:
+        self._recorder.settle()
+
+    def stats(self) -> c.Array[lib.Stats]:
+        return self._recorder.take_look(self._number, self._count)
 
 
 class Readings:
@@ -56,6 +81,7 @@ class Readings:
         self._places: list[list[tuple[_Pack | None, int, int]]] = []  # of each list: pack, norm and amax in it
         self._scalar_places: list[tuple[_Pack, int]] = []
         self._sent: list[tuple[list[_Pack], Fetch]] = []
+        self._looks: list[tuple[Look, list[tuple[int, int]]]] = []  # by the library: of which lists, and which in them
         self.unread = False                     # some cannot be read there
         self.waited = False                     # a device had to be waited for
         self.lists: list[list[Reading]] = []
@@ -63,7 +89,7 @@ class Readings:
 
     @property
     def fetches(self) -> list[Fetch]:
-        return [fetch for _, fetch in self._sent]
+        return [*(fetch for _, fetch in self._sent), *(look for look, _ in self._looks)]
 
     def add(self, items: Iterable[tuple[str, _Tensor]]) -> int:
         """A list of named tensors: which of `lists` it will be. What cannot be read there is noted."""
@@ -111,17 +137,38 @@ class Readings:
             self._session.note(UNREAD + "readings on a device, for want of memory there")
         except Exception as error:
             self._session.note(f"{UNREAD}readings on a device: {type(error).__name__}")
-        self._sent, self._tensors, self._scalars = [], [], []
+        self._sent, self._looks, self._tensors, self._scalars = [], [], [], []
         return False
 
     def _send(self) -> None:
         groups: dict[tuple[torch.device, torch.dtype, bool], list[tuple[int, int, _Tensor]]] = {}
+        quads: dict[torch.device, tuple[int, array[int], list[tuple[int, int]]]] = {}  # of those that the library reads
+        layouts: dict[tuple[torch.dtype, int], int] = {}
+        recorder, values = self._session.recorder, self._session.values
         for i, items in enumerate(self._tensors):
             self._names.append([name for name, _ in items])
             self._places.append([(None, 0, 0)] * len(items))
             for j, (_, t) in enumerate(items):
-                if t.numel():  # those that are not contiguous take another way, alone
+                n = t.numel()
+                if not n:
+                    continue
+                if t.device not in quads:
+                    word = values.streams.word_for_reading(t.device) if values is not None else 0
+                    quads[t.device] = word, array("q"), []
+                stream, words, places = quads[t.device]
+                if stream > 0 and recorder is not None and t.is_contiguous():
+                    kind = t.dtype, n
+                    if kind not in layouts:
+                        layouts[kind] = recorder.layout(DTYPES[t.dtype], (n,), (1,))
+                    words.extend((t.data_ptr(), 0, 0, layouts[kind] | stream))
+                    places.append((i, j))
+                else:  # those that are not contiguous take another way, alone
                     groups.setdefault((t.device, t.dtype, t.is_contiguous()), []).append((i, j, t))
+        for _, words, places in quads.values():
+            for first in range(0, len(places), _AT_ONCE):
+                assert recorder is not None
+                look = Look(recorder, words[4 * first:4 * (first + _AT_ONCE)])
+                self._looks.append((look, places[first:first + _AT_ONCE]))
         packs: dict[_Pack, list[_Tensor]] = {}
         for (device, dtype, _), members in groups.items():
             key = device, _wide(dtype)
@@ -152,7 +199,15 @@ class Readings:
             self.lists.append([Reading(name, 0.0, 0.0, False) if key is None else
                                self._reading(name, found[key][norm], found[key][amax])
                                for name, (key, norm, amax) in zip(names, places)])
+        for look, its in self._looks:
+            for (i, j), one in zip(its, look.stats()):
+                self.lists[i][j] = self._looked(self._names[i][j], one)
         self.numbers = [found[key][at] for key, at in self._scalar_places]
+
+    def _looked(self, name: str, one: lib.Stats) -> Reading:
+        if one.nan or one.pos_inf or one.neg_inf:
+            return Reading(name, math.nan if one.nan else math.inf, math.nan, True)
+        return Reading(name, math.sqrt(one.sum_sq), one.amax, False)
 
     def _reading(self, name: str, norm: float, amax: float) -> Reading:
         if not math.isfinite(amax) or math.isnan(norm):

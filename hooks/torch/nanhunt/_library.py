@@ -95,6 +95,14 @@ class DeviceCounts(Sized):
                 ("captured", _u64), ("launches", _u64), ("copies", _u64), ("waits", _u64)]
 
 
+class Stats(c.Structure):
+    """`nanhunt_stats`."""
+
+    _fields_ = [("struct_size", _u32), *((name, _i64) for name in ("numel", "nan", "pos_inf", "neg_inf", "zero",
+                                                                   "subnormal", "first_bad")),
+                *((name, _f64) for name in ("min", "max", "amax", "amin_nonzero", "sum", "sum_sq"))]
+
+
 class Reading(c.Structure):
     _fields_ = [("norm", _f64), ("amax", _f64), ("checksum", _u64), ("bad", _u32), ("reserved", _u32)]
 
@@ -159,7 +167,7 @@ class Recording(c.Structure):
                 ("next_seq", _ptr), ("origins", _ptr), ("read", _ptr), ("changed", _ptr), ("kernels_push", _ptr),
                 ("kernels_pop", _ptr), ("kernels_push_own", _ptr), ("kernels_pop_own", _ptr), ("stream", _ptr),
                 ("group", _ptr), ("file", _ptr), ("source", _ptr), ("frame", _ptr), ("setup", _ptr), ("hold", _ptr),
-                ("look", _ptr), ("end_looks", _ptr), ("looked", _ptr), ("forget_looks", _ptr)]
+                ("look", _ptr), ("end_looks", _ptr), ("looked", _ptr), ("forget_look", _ptr)]
 
 
 _PROTOTYPES = {
@@ -236,6 +244,11 @@ _PROTOTYPES = {
     "nanhunt_step_end": (_i32, [_ptr, _i32, _i32]),
     "nanhunt_step_carry_over": (_i32, [_ptr, _u32]),
     "nanhunt_step_record": (_i32, [_ptr, _ptr, _u32, _i32, _i32, _f64]),
+    "nanhunt_device_look": (_u64, [_ptr, _ptr, _size, _size]),
+    "nanhunt_device_end_looks": (_i32, [_ptr]),
+    "nanhunt_device_looked": (_i32, [_ptr, _u64, _ptr, _size]),
+    "nanhunt_device_look_stats": (_i32, [_ptr, _u64, _ptr, _size]),
+    "nanhunt_device_forget_look": (_i32, [_ptr, _u64]),
     "nanhunt_records": (_i32, [_text, _text, _ptr]),
     "nanhunt_record_kinds": (_text, []),
 }

@@ -72,7 +72,7 @@ class Recorder:
                  "kernels_pop": "kernels_pop", "kernels_push_own": "kernels_push_own",
                  "kernels_pop_own": "kernels_pop_own", "frame": "record_frame", "setup": "record_setup",
                  "hold": "recorder_hold", "look": "device_look", "end_looks": "device_end_looks",
-                 "looked": "device_looked", "forget_looks": "device_forget_looks"}
+                 "looked": "device_looked", "forget_look": "device_forget_look"}
         recording = lib.Recording(self=self.handle.value)
         for field, name in names.items():
             setattr(recording, field, c.cast(getattr(self.fast, f"nanhunt_{name}"), c.c_void_p).value)
@@ -209,6 +209,30 @@ class Recorder:
         counts = lib.DeviceCounts()
         self._did(self.fast.nanhunt_device_counters(self.handle, c.byref(counts)))
         return counts
+
+    def look(self, quads: array[int]) -> int:
+        """Begins to take statistics of tensors of one stream of a device, four words each. Its number; 0: it does not."""
+        at, words = quads.buffer_info()
+        count = words // 4
+        number = int(self.fast.nanhunt_device_look(self.handle, at, 0, count))
+        if number:
+            self._did(self.fast.nanhunt_device_end_looks(self.handle))
+        return number
+
+    def has_come(self, look: int) -> bool:
+        """Raises where it will not."""
+        state = int(self.fast.nanhunt_device_looked(self.handle, look, None, 0))
+        if state < 0:
+            raise RuntimeError("a device was not read")
+        return state > 0
+
+    def take_look(self, look: int, count: int) -> c.Array[lib.Stats]:
+        found = (lib.Stats * max(count, 1))()
+        for one in found:
+            one.struct_size = c.sizeof(lib.Stats)
+        self._did(self.fast.nanhunt_device_look_stats(self.handle, look, found, count))
+        self._did(self.fast.nanhunt_device_forget_look(self.handle, look))
+        return found
 
     def read(self, values: Sequence[int], what: int = lib.READ_NORM) -> tuple[c.Array[lib.Reading], int]:
         """Reads tensors given as (address, layout number) pairs: their readings, and how many are not finite."""

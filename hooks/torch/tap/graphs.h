@@ -50,11 +50,13 @@ class CompiledGraphs {
     const std::unique_ptr<Given> given = std::move(running_.back());
     running_.pop_back();
     if (plan_ == nullptr) return;
-    for (std::size_t i = outputs.size() - written; i < outputs.size(); ++i) {
+    Identities& identities = rows_.describer.identities;
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
       const at::Tensor t = outputs.get(i);
       if (!t.has_storage()) continue;
-      Identities& identities = rows_.describer.identities;
-      identities.bump(identities.of(t.storage().unsafeGetStorageImpl()));
+      Identity& identity = identities.of(t.storage().unsafeGetStorageImpl());
+      // A CUDA graph gives the same memory each time.
+      if (i >= outputs.size() - written || !was_given(*given, identity.word >> kVersionBits)) identities.bump(identity);
     }
     rows_.after(*plan_, *given, {outputs}, site);
     rows_.held.launch_looks();  // a replay writes over it unheard
@@ -65,6 +67,12 @@ class CompiledGraphs {
   }
 
  private:
+  static bool was_given(const Given& given, std::int64_t storage) {
+    for (std::size_t at = 1; at < given.words.size(); at += kValueWords)
+      if (given.words[at] >> kVersionBits == storage) return true;
+    return false;
+  }
+
   Rows& rows_;
   std::unique_ptr<Plan> plan_;
   std::vector<std::unique_ptr<Given>> running_;  // they nest

@@ -48,7 +48,7 @@ struct Recording {
   std::uint64_t (*look)(void* self, const std::int64_t* values, std::size_t made, std::size_t count);
   nanhunt_status (*end_looks)(void* self);
   std::int32_t (*looked)(void* self, std::uint64_t look, std::uint8_t* bits, std::size_t count);
-  nanhunt_status (*forget_looks)(void* self, std::uint64_t look);
+  nanhunt_status (*forget_look)(void* self, std::uint64_t look);
 };
 
 enum Course : std::int64_t {

@@ -9,7 +9,7 @@ using kernels::ReadingsState;
 // What was not to be read but for the others was read where one of them is not finite.
 void DeviceReader::Look::settle(ReadingsState now) {
   state = now;
-  if (state != ReadingsState::kReady) return;
+  if (state != ReadingsState::kReady || made == 0) return;
   for (std::size_t i = 0; i < made; ++i)
     if (found[i] && found[i]->level > StatsLevel::kFinite && found[i]->any_nonfinite) return;
   for (std::size_t i = made; i < found.size(); ++i) found[i].reset();
@@ -21,7 +21,8 @@ std::uint64_t DeviceReader::look(std::size_t stream, std::span<const TensorView>
     captured_ += made;
     return 0;
   }
-  Look look{.stream = stream, .ticket = its.readings->look(tensors, made), .made = made, .found = {}};
+  const auto ticket = made > 0 ? its.readings->look(tensors, made) : its.readings->enqueue(tensors);
+  Look look{.stream = stream, .ticket = ticket, .made = made, .found = {}};
   if (look.ticket == 0) return 0;
   look.found.resize(tensors.size());
   looks_.push_back(std::move(look));
@@ -47,12 +48,13 @@ const std::optional<TensorStats>* DeviceReader::looked_at(std::uint64_t look, st
   return its.state == ReadingsState::kReady && index < its.found.size() ? &its.found[index] : nullptr;
 }
 
-void DeviceReader::forget_looks(std::uint64_t up_to) noexcept {
-  for (; !looks_.empty() && first_look_ <= up_to; ++first_look_) {
-    const Look& oldest = looks_.front();
-    if (oldest.state == ReadingsState::kPending) streams_[oldest.stream].readings->drop(oldest.ticket);
-    looks_.pop_front();
-  }
+void DeviceReader::forget_look(std::uint64_t look) noexcept {
+  if (look < first_look_ || look - first_look_ >= looks_.size()) return;
+  Look& its = looks_[look - first_look_];
+  if (its.state == ReadingsState::kPending) streams_[its.stream].readings->drop(its.ticket);
+  its.state = ReadingsState::kLost;
+  its.is_forgotten = true;
+  for (; !looks_.empty() && looks_.front().is_forgotten; ++first_look_) looks_.pop_front();
 }
 
 }  // namespace nanhunt::record

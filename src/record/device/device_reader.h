@@ -59,13 +59,13 @@ class DeviceReader {
   void launch(Recorder& recorder);
 
   // Tensors of one stream that nobody may ask after: whether the first `made` are finite, and where one is not, statistics
-  // of all. Read together, apart from events. A number from 1; 0: they are not read.
+  // of all; none made: those in any case. Read together, apart from events. A number from 1; 0: they are not read.
   std::uint64_t look(std::size_t stream, std::span<const TensorView> tensors, std::size_t made);
   void end_looks() noexcept;  // what was looked at so far begins its way to the host
   // Where it has come: of each tensor its statistics, none where it was not read.
   kernels::ReadingsState look_state(std::uint64_t look);
   const std::optional<TensorStats>* looked_at(std::uint64_t look, std::size_t index) const;
-  void forget_looks(std::uint64_t up_to) noexcept;
+  void forget_look(std::uint64_t look) noexcept;
 
   void release(std::uint64_t storage) noexcept {
     for (Stream& stream : streams_) stream.contents.release(storage);
@@ -115,6 +115,7 @@ class DeviceReader {
     std::size_t stream = 0;
     kernels::DeviceReadings::Ticket ticket = 0;
     std::size_t made = 0;
+    bool is_forgotten = false;
     kernels::ReadingsState state = kernels::ReadingsState::kPending;
     std::vector<std::optional<TensorStats>> found;
 

@@ -44,6 +44,16 @@ class Streams:
         word = self._words.get(place)
         return self._ask(device, place) if word is None else word
 
+    def word_for_reading(self, device: torch.device) -> int:
+        """The same for what is read of any step, at each level. 0: the library does not read there."""
+        if _device.is_capturing():
+            return 0
+        place = _device.stream_of(device)
+        if place is None:
+            return 0
+        word = self._words.get(place)
+        return self._ask(device, place) if word is None else word
+
     def _ask(self, device: torch.device, place: tuple[int, int]) -> int:
         recorder = self._session.open()
         if recorder is None:

@@ -17,7 +17,6 @@ from nanhunt import _library as lib
 from nanhunt._pytorch import HigherOrderOperator, dispatch_key, graph_task_id, higher_order_operators
 from nanhunt._tap.sites import THEIRS, file_name
 from nanhunt._tap.source import lines_around
-from nanhunt._tap.streams import Streams
 from nanhunt._tap.tap_build import TapMissing
 from nanhunt._tap.tap_library import FileOf, LinesOf, RanksOf, StreamOf, TakeNote, load_tap, unheard
 
@@ -74,7 +73,6 @@ class Tap:
         self.library = load_tap()
         self._session = session
         self._recorder = recorder
-        self._streams = Streams(session)
         self._keep = (StreamOf(self._stream_of), RanksOf(_ranks_of), FileOf(_file_of), LinesOf(_lines_of))
         recording = recorder.recording()
         recording.stream, recording.group, recording.file, recording.source = (
@@ -249,7 +247,8 @@ class Tap:
     # What the tap asks.
     def _stream_of(self, kind: bytes, index: int) -> int:
         try:
-            return self._streams.word_of(torch.device(kind.decode(), index))
+            values = self._session.values
+            return values.streams.word_of(torch.device(kind.decode(), index)) if values is not None else 0
         except Exception as error:
             self._session.failed(error, "the stream of a device")
             return 0

@@ -10,6 +10,7 @@ import torch
 from nanhunt._pytorch import no_torch_function
 from nanhunt._tap.lasting_tensors import ModuleTensors, OptimizerTensors
 from nanhunt._tap.plain import DTYPES, PLAIN
+from nanhunt._tap.streams import Streams
 from nanhunt._tap.tap import NO_TAP, Quad, Tap
 from nanhunt._tap.tap_build import TapMissing
 from nanhunt._weak_id_dict import WeakIdDict
@@ -31,6 +32,7 @@ class Values:
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        self.streams = Streams(session)
         self._tap: Tap | None = None
         self._missing = False
         self._layouts: dict[Any, int] = {}

@@ -213,9 +213,8 @@ class LateStep {
   // The step was healthy: its infinities were, too.
   void end(Births& births, bool healthy, const Recording& to) {
     if (healthy) births.end_healthy_step(met_);
-    std::uint64_t last = 0;
-    for (const Launch& one : launches_) last = std::max(last, one.look);
-    if (last != 0) to.forget_looks(to.self, last);
+    for (const Launch& one : launches_)
+      if (one.look != 0) to.forget_look(to.self, one.look);
     static_cast<void>(ring.forget(to));
     begin();
   }
