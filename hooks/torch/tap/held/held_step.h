@@ -248,7 +248,7 @@ class HeldStep {
     for (const Arg& arg : plan.args) {
       if (arg.written || arg.blind) continue;  // what is written over is gone
       each_tensor(given.args[static_cast<std::size_t>(arg.index)], [&](const at::Tensor& t) {
-        if (t.device().is_cpu() || t.numel() == 0 || finite::reach_of(t.scalar_type()) == 0) return;
+        if (t.device().is_cpu() || t.numel() == 0) return;
         const auto quad = describer_.describe(t, true);
         if (!quad || quad->data == 0 || quad->layout >> 32 <= 0) return;
         for (const Births::Made& one : made)
