@@ -211,7 +211,7 @@ class Recorder:
         return counts
 
     def look(self, quads: array[int]) -> int:
-        """Begins to take statistics of tensors of one stream of a device, four words each. Its number; 0: it does not."""
+        """Begins to take statistics of tensors of one stream of a device, four words each. A number; 0: it does not."""
         at, words = quads.buffer_info()
         count = words // 4
         number = int(self.fast.nanhunt_device_look(self.handle, at, 0, count))

@@ -35,5 +35,5 @@ for _ in range(20):
     step()
 after = state()
 watch.close()
-more = [b - a for a, b in zip(before, after)]
+more = [b - a for a, b in zip(before, after, strict=True)]
 print(json.dumps({"taken": more[0] - more[1], "torch": more[1]}))

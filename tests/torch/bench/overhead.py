@@ -2,8 +2,8 @@
 """What a training step costs under nanhunt and under what people use instead, against the same step unwatched.
 
 Every instrument has a process of its own, with one thread, that trains the same models, one after the other, and waits
-for its turn. In each turn all of them do the same few steps, in random order; a second unwatched process is the control.
-A figure is the median over turns of the ratio to the unwatched process of the same turn.
+for its turn. In each turn all do the same few steps, in random order; a second unwatched process is the control. A
+figure is the median over turns of the ratio to the unwatched process of the same turn.
 
     NANHUNT_LIBRARY=build/ci/lib/libnanhunt.so python tests/torch/bench/overhead.py --turns 60 --json out.json
 

@@ -36,7 +36,7 @@ class HeldStep {
   void begin_late() {
     late_.begin();
     is_late_ = true;
-    ring.note_told();
+    ring.note_reported_step();
     if (to_.hold != nullptr && to_.hold(to_.self, NANHUNT_HOLD) != NANHUNT_OK) ++refused_;
   }
   bool is_late() const { return is_late_ && ring.keeps(); }

@@ -137,7 +137,7 @@ class StepRing {
                  const Words& changed) {
     if (!keeps()) return true;
     state_ = State::kHandedOver;
-    bool taken = to.hold == nullptr || is_recorder_told_ || to.hold(to.self, NANHUNT_HOLD) == NANHUNT_OK;
+    bool taken = to.hold == nullptr || is_recorder_holding_ || to.hold(to.self, NANHUNT_HOLD) == NANHUNT_OK;
     if (!marks.empty()) taken = to.rows(to.self, marks.data(), marks.size()) == NANHUNT_OK && taken;
     for (const Number& one : numbers_)
       stand_ins.push_back({one.word, one.offset, one.layout,
@@ -163,7 +163,7 @@ class StepRing {
   }
 
   // The recorder knows of the step, whose rows stay here.
-  void note_told() { is_recorder_told_ = true; }
+  void note_reported_step() { is_recorder_holding_ = true; }
   // What comes after the step, which is over: a ring of its own.
   StepRing next() const {
     StepRing ring;
@@ -293,7 +293,7 @@ class StepRing {
   }
 
   void clear() {
-    is_recorder_told_ = false;
+    is_recorder_holding_ = false;
     words_.clear();
     rows_.clear();
     ended_.clear();
@@ -313,7 +313,7 @@ class StepRing {
   }
 
   State state_ = State::kOff;
-  bool is_recorder_told_ = false;
+  bool is_recorder_holding_ = false;
   Words words_;                      // rows, one after the other
   std::vector<Row> rows_;
   std::vector<std::int64_t> ended_;  // storages that the recorder knows, and that have ended in this step
