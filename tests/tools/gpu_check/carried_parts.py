@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 HELPERS = ("part.py", "pairs.py", "found_torch.py", "processes.py")
 FOUND_CUPTI = '{"cupti": {"path": "/there"}}'
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PROBE = '{"device": "Made-up GPU", "compute": "9.0", "driver": 13000, "runtime": 13000}'
 FACTS = {
     "driver": {"name": "libcuda.so.1", "version": "580.1"},
