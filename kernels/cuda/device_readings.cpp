@@ -90,7 +90,7 @@ class CudaReadings final : public ReadingsPort {
   }
   Status look(std::span<const DeviceTensor> tensors, std::size_t made, std::size_t first) override {
     const DeviceGuard guard(device_);
-    FiniteKernel kernel{records_ + first, gates_, gate_, gate_after(gate_), {}};
+    FiniteKernel kernel{records_ + first, gates_, gate_, gate_after(gate_), static_cast<std::uint32_t>(tensors.size()), {}};
     std::uint32_t items = 0;
     for (std::size_t i = 0; i < made; ++i) {
       const DeviceTensor& one = tensors[i];

@@ -43,6 +43,7 @@ struct FiniteKernel {
   DeviceStatsRecord* records;
   std::uint32_t* gates;
   std::uint32_t gate, next_gate;  // the one to open; and that of the next launch, which is closed here
+  std::uint32_t all;              // records: of those behind the table's nothing is known
   StatsTable table;
 
   template <class Block>
@@ -64,6 +65,8 @@ struct FiniteKernel {
       const VectorsOfMemory vectors{work.view.data, work.view.count * element_bytes(dtype)};
       vectors.each(work.item, thread.index, [&](const Vector& v, std::uint64_t) { found |= not_finite(v, dtype); });
       if (found != 0) gates[gate] = 1;  // whoever comes first: all write the same
+      if (thread.block != 0) return;
+      for (std::uint32_t i = table.tensors + thread.index; i < all; i += thread.count) records[i] = DeviceStatsRecord{};
     });
   }
 };

@@ -20,7 +20,8 @@ uint64_t nanhunt_device_look(nanhunt_recorder* recorder, const int64_t* values, 
   static_cast<void>(recording(recorder, [&](nanhunt_recorder& to) {
     if (values == nullptr && count != 0) throw Misuse("nanhunt_device_look: expected values, got NULL");
     if (count > 1u << 16) throw Misuse("nanhunt_device_look: expected at most 65536 values, got " + std::to_string(count));
-    if (made > count) throw Misuse("nanhunt_device_look: made: expected at most " + std::to_string(count) + ", got " + std::to_string(made));
+    if (made > count)
+      throw Misuse("nanhunt_device_look: made: expected at most " + std::to_string(count) + ", got " + std::to_string(made));
     const DeviceTurn turn(to);
     if (!turn || count == 0) return;
     std::vector<TensorView> views;

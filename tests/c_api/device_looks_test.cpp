@@ -56,6 +56,27 @@ TEST_F(CDeviceRows, what_is_finite_is_not_counted_unless_that_is_asked_for) {
   EXPECT_EQ(stats.sum_sq, 16);
 }
 
+TEST_F(CDeviceRows, what_a_look_did_not_read_is_not_known) {
+  std::array<float, 4> gaps = {kInf, 1, 2, 1};
+  constexpr std::int64_t kTwo[] = {2}, kEverySecond[] = {2};
+  const std::int64_t wide = nanhunt_intern_layout(recorder_, NANHUNT_F32, 1, kTwo, kEverySecond);
+  Words words = {away(gaps.data()), identity(3, 0), 0, NANHUNT_ON_STREAM(wide, stream_)};
+  append(words, value_on(x_.data(), 1));
+  const std::uint64_t look = nanhunt_device_look(recorder_, words.data(), 1, 2);
+  ASSERT_EQ(nanhunt_device_settle(recorder_), NANHUNT_OK);
+  std::array<std::uint8_t, 2> bits{};
+  ASSERT_EQ(nanhunt_device_looked(recorder_, look, bits.data(), 2), 1) << nanhunt_last_error();
+  EXPECT_EQ(bits, (std::array<std::uint8_t, 2>{NANHUNT_HAS_POS_INF, NANHUNT_HAS_NOT_SAID}));
+}
+
+TEST_F(CDeviceRows, a_long_step_asks_for_more_than_there_is_room_for_at_once) {
+  nanhunt_emulated_set("copies_later", 1);
+  Words words;
+  for (int i = 0; i < 100; ++i) append(words, value_on(x_.data(), 1));
+  for (int i = 0; i < 900; ++i) ASSERT_NE(nanhunt_device_look(recorder_, words.data(), 50, 100), 0u) << i;
+  EXPECT_EQ(counts().lost, 0u);
+}
+
 TEST_F(CDeviceRows, a_look_at_what_it_cannot_read_is_refused) {
   EXPECT_EQ(nanhunt_device_look(recorder_, nullptr, 1, 1), 0u);
   const Words here = {address(x_.data()), identity(1, 0), 0, layout_};

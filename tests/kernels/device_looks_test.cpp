@@ -104,6 +104,19 @@ TEST_F(DeviceLooks, read_views_with_gaps_alone_and_keep_records_together_at_the_
   EXPECT_EQ(readings_->counts().lost, 0U);
 }
 
+TEST_F(DeviceLooks, claim_nothing_of_what_was_not_read) {
+  open();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const TensorView good = add({1}), bad = add({nan}), gaps = add({nan, 1, 2, 1}, 2);
+  static_cast<void>(look({bad, bad, bad}, 1));  // records of all three
+  const Found found = look({good, gaps, good}, 2);
+  EXPECT_EQ(found[1]->nan, 1);
+  EXPECT_EQ(found[0]->level, StatsLevel::kFinite);
+  // A record that says so little says nothing of what was read for the others' sake.
+  EXPECT_EQ(found[2]->level, StatsLevel::kFinite);
+  EXPECT_EQ(found[2]->numel, 0);
+}
+
 TEST_F(DeviceLooks, without_room_are_counted_as_lost) {
   open({.tensors = 2});
   const TensorView one = add({1});

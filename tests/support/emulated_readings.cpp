@@ -70,11 +70,12 @@ class EmulatedReadings final : public ReadingsPort {
     if (tensors.size() > kTensorsInParameters || made > tensors.size()) throw std::logic_error("too many tensors for one launch");
     ++device_.launches;
     const auto kernel = std::make_unique<FiniteKernel>();
-    std::vector<DeviceStatsRecord> found(made);
+    std::vector<DeviceStatsRecord> found(tensors.size());
     kernel->records = found.data();
     kernel->gates = finite_gates_.data();
     kernel->gate = gate_;
     kernel->next_gate = gate_after(gate_);
+    kernel->all = static_cast<std::uint32_t>(tensors.size());
     std::uint32_t items = 0;
     for (std::size_t i = 0; i < made; ++i) {
       const auto count = static_cast<std::uint64_t>(tensors[i].count);
@@ -87,7 +88,7 @@ class EmulatedReadings final : public ReadingsPort {
     gate_ = gate_after(gate_);
     if (open) return launch(tensors, first);
     ++device_.launches;
-    if (first + made > records_.size()) throw std::logic_error("slots that do not exist");
+    if (first + tensors.size() > records_.size()) throw std::logic_error("slots that do not exist");
     std::copy(found.begin(), found.end(), records_.begin() + static_cast<std::ptrdiff_t>(first));
     return Status::ok();
   }

@@ -55,7 +55,7 @@ class Look(Fetch):
     """Statistics that the library takes on the stream that is current."""
 
     def __init__(self, recorder: Recorder, quads: array[int]) -> None:
-        self._recorder, self._count = recorder, len(quads) // 4
+        self._recorder, self._count, self._number = recorder, len(quads) // 4, 0
         self._number = recorder.look(quads)
         if not self._number:
             raise RuntimeError("the library has no room for readings")
@@ -67,7 +67,14 @@ class Look(Fetch):
         self._recorder.settle()
 
     def stats(self) -> c.Array[lib.Stats]:
-        return self._recorder.take_look(self._number, self._count)
+        found = self._recorder.look_stats(self._number, self._count)
+        if any(one.numel < 0 or not one.struct_size for one in found[:self._count]):
+            raise RuntimeError("some of it was not read")
+        return found
+
+    def __del__(self) -> None:
+        if self._number and self._recorder.handle:
+            self._recorder.forget_look(self._number)
 
 
 class Readings:
@@ -207,7 +214,11 @@ class Readings:
     def _looked(self, name: str, one: lib.Stats) -> Reading:
         if one.nan or one.pos_inf or one.neg_inf:
             return Reading(name, math.nan if one.nan else math.inf, math.nan, True)
-        return Reading(name, math.sqrt(one.sum_sq), one.amax, False)
+        if one.numel == 0:
+            return Reading(name, 0.0, 0.0, False)
+        if math.isinf(one.sum_sq):
+            self._session.note(OVERFLOWN)
+        return Reading(name, math.sqrt(one.sum_sq) if math.isfinite(one.sum_sq) else one.amax, one.amax, False)
 
     def _reading(self, name: str, norm: float, amax: float) -> Reading:
         if not math.isfinite(amax) or math.isnan(norm):
@@ -234,5 +245,7 @@ def read_now(session: Session, items: Iterable[tuple[str, _Tensor]]) -> list[Rea
         return []
     for fetch in readings.fetches:
         fetch.wait()
+        if not fetch.is_here():
+            return []
     readings.take()
     return readings.lists[0]

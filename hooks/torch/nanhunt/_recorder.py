@@ -226,12 +226,14 @@ class Recorder:
             raise RuntimeError("a device was not read")
         return state > 0
 
-    def take_look(self, look: int, count: int) -> c.Array[lib.Stats]:
+    def forget_look(self, look: int) -> None:
+        self._did(self.fast.nanhunt_device_forget_look(self.handle, look))
+
+    def look_stats(self, look: int, count: int) -> c.Array[lib.Stats]:
         found = (lib.Stats * max(count, 1))()
         for one in found:
             one.struct_size = c.sizeof(lib.Stats)
         self._did(self.fast.nanhunt_device_look_stats(self.handle, look, found, count))
-        self._did(self.fast.nanhunt_device_forget_look(self.handle, look))
         return found
 
     def read(self, values: Sequence[int], what: int = lib.READ_NORM) -> tuple[c.Array[lib.Reading], int]:

@@ -233,6 +233,10 @@ NANHUNT_TAP void nanhunt_tap_abandon() {
 NANHUNT_TAP void nanhunt_tap_free(void* tap) {
   if (tap == nullptr) return;
   nanhunt_tap_off(tap);
+  guarded(static_cast<Tap*>(tap), 0, "what waits", [&] {
+    static_cast<Tap*>(tap)->rows.held.drop();
+    return 0;
+  });
   static_cast<Tap*>(tap)->rows.frames.forget();
   bury(static_cast<Tap*>(tap));
 }

@@ -6,13 +6,16 @@ namespace nanhunt::record {
 
 using kernels::ReadingsState;
 
+namespace {
+constexpr std::size_t kTensorsToALook = 4096;  // a copy begins after so many, or with the end of the step
+}
+
 // What was not to be read but for the others was read where one of them is not finite.
 void DeviceReader::Look::settle(ReadingsState now) {
   state = now;
   if (state != ReadingsState::kReady || made == 0) return;
-  for (std::size_t i = 0; i < made; ++i)
-    if (found[i] && found[i]->level > StatsLevel::kFinite && found[i]->any_nonfinite) return;
-  for (std::size_t i = made; i < found.size(); ++i) found[i].reset();
+  for (std::size_t i = made; i < found.size(); ++i)
+    if (found[i] && found[i]->level == StatsLevel::kFinite) found[i].reset();
 }
 
 std::uint64_t DeviceReader::look(std::size_t stream, std::span<const TensorView> tensors, std::size_t made) {
@@ -26,6 +29,13 @@ std::uint64_t DeviceReader::look(std::size_t stream, std::span<const TensorView>
   if (look.ticket == 0) return 0;
   look.found.resize(tensors.size());
   looks_.push_back(std::move(look));
+  // A long step asks for more than there are slots: what has come makes room.
+  its.tensors_since_copy += tensors.size();
+  if (its.tensors_since_copy >= kTensorsToALook) {
+    its.readings->hand_over();
+    its.tensors_since_copy = 0;
+    for (std::uint64_t i = 0; i < looks_.size(); ++i) static_cast<void>(look_state(first_look_ + i));
+  }
   return first_look_ + looks_.size() - 1;
 }
 
@@ -54,6 +64,7 @@ void DeviceReader::forget_look(std::uint64_t look) noexcept {
   if (its.state == ReadingsState::kPending) streams_[its.stream].readings->drop(its.ticket);
   its.state = ReadingsState::kLost;
   its.is_forgotten = true;
+  its.found = {};
   for (; !looks_.empty() && looks_.front().is_forgotten; ++first_look_) looks_.pop_front();
 }
 

@@ -99,6 +99,29 @@ def test_a_held_step_is_read_where_its_tensors_are(way, tmp_path, library):
 
 
 @on_device
+def test_a_number_that_went_bad_on_the_host_too_takes_nothing_from_what_the_device_says(tmp_path, library):
+    def build():
+        model = Net()
+        model.to("walled")
+        opt = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+        def step(i):
+            x, y = batch()
+            x, y = (x * 100 if i == BAD_STEP else x).to("walled"), y.to("walled")
+            opt.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            (loss.detach().cpu() * torch.ones(3)).sum().item()
+            loss.backward()
+            opt.step()
+
+        return step, model, opt
+
+    with read_there():
+        run = watched(build, tmp_path)
+    assert where(run) == SQRT
+
+
+@on_device
 def test_what_is_read_at_the_end_says_what_each_op_says_with_fewer_launches(tmp_path, library):
     launches, reports = {}, {}
     for level in ("live", "ops"):

@@ -134,6 +134,7 @@ class Live(Listener):
         self._on_device = False  # known when the recorder is open: a program may bring a device
         self._hold: Hold | None = None  # of the step, where a device tells of it later
         self._decides_later = False
+        self._graphs = False  # CUDA graphs are captured or replayed: they write unheard
         self._lasting = 0     # origins that last, of steps about which that was decided
         self._was_heard = True
         session.listeners = self._unheard
@@ -195,8 +196,15 @@ class Live(Listener):
             # Each op for itself, single elements as well: where something was bad, and where a step is shown.
             # So it is with several ranks, whose calls are tied to rows as they come.
             closely = self._was_bad_lately() or self.budget.steps < 2 or self.is_shown() or is_distributed()
+            closely = closely or self._graphs
             self.session.state.reads = _EACH if closely else _LATE
             recorder.read_elements(closely)
+
+    def on_graph(self) -> None:
+        self._graphs = True
+        if self.session.state.reads == _LATE and self.session.tap is not None:
+            self.session.tap.launch_looks()
+            self.session.state.reads = _EACH
 
     def _before_step_row(self) -> None:
         """Rows of operations that are wanted come before that of their step."""

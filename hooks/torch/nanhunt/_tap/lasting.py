@@ -121,7 +121,8 @@ class LastingWatch(Listener):
 def listen(patch: Callable[..., None]) -> None:
     """`patch`: of hooks."""
     patch(torch.UntypedStorage, "resize_", _storage_resized, trains=False)
-    patch(torch.cuda.CUDAGraph, "replay", _graph_replayed, trains=False)
+    for name in ("capture_begin", "replay"):
+        patch(torch.cuda.CUDAGraph, name, _graph_used, trains=False)
 
 
 def _storage_resized(session: Session, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -132,6 +133,6 @@ def _storage_resized(session: Session, original: Callable[..., Any], args: Any, 
     return result
 
 
-def _graph_replayed(session: Session, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def _graph_used(session: Session, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     session.notify("on_graph")
     return original(*args, **kwargs)

@@ -64,6 +64,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "is_late_here": (_i32, [_void]),
     "deliver_late": (_i32, [_void, _i32]),
     "drop_late": (None, [_void, _i32]),
+    "launch_looks": (None, [_void]),
     "kept": (_i64, [_void]),
     "bad_number": (_text, [_void]),
     "refused": (_u64, [_void]),

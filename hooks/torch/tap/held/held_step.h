@@ -34,7 +34,7 @@ class HeldStep {
 
   // A step of which a device tells later: its rows stay here until then.
   void begin_late() {
-    late_.begin();
+    late_.begin(to_);
     is_late_ = true;
     ring.note_reported_step();
     if (to_.hold != nullptr && to_.hold(to_.self, NANHUNT_HOLD) != NANHUNT_OK) ++refused_;
@@ -72,6 +72,13 @@ class HeldStep {
   }
   // Before what was made is written over, or somebody may write it unheard.
   void launch_looks() { late_.launch(to_, notes_); }
+  // On a stream; a look on another one would not come before that.
+  void launch_before_write(std::int64_t stream) { late_.launch_before_write(stream, to_, notes_); }
+  // Nobody looks at what waits.
+  void drop() {
+    late_ = LateStep{};
+    waiting_.clear();
+  }
   bool is_to_read(const at::Tensor& t) const { return is_late_ && late_.is_to_read(t); }
 
   // What is compared with what it was, where something is bad.
@@ -141,7 +148,7 @@ class HeldStep {
   template <typename Site>
   void judge(const Plan& plan, Given& given, const Made& made, Site&& site) {
     if (ring.is_handed_over()) return note_numbers(made);
-    if (!ring.keeps() || !is_wanted(plan, given, count_tensors(plan, given), made, site) || waits(made)) return;
+    if (!ring.keeps() || !is_wanted(plan, given, count_tensors(plan, given), made, site) || waits()) return;
     stand_ins_.clear();
     for (const Given::Written& one : given.written)
       if (one.at >= 0) stand_in(one.quad, one.tensor, *one.arg, plan, given);
@@ -164,7 +171,7 @@ class HeldStep {
       given.inputs_finite = given.inputs_finite && (!one.written || plan.ignores_old || (one.had_looked && one.had == 0));
     const auto of_tensors = [](const Column& column) { return column.numbers.empty(); };
     const auto tensors = static_cast<std::size_t>(std::count_if(columns.begin(), columns.end(), of_tensors));
-    if (!is_wanted(plan, given, tensors, made, site) || waits(made)) return;
+    if (!is_wanted(plan, given, tensors, made, site) || waits()) return;
     stand_ins_.clear();
     for (const Column& column : columns) {
       if (!column.writes) continue;
@@ -215,16 +222,14 @@ class HeldStep {
     return false;
   }
 
-  // What it has made is on a device: somebody may want the rows, but not now.
-  bool waits(const Made& made) {
-    if (!is_late()) return false;
-    for (const Births::Made& one : made)
-      if (one.tensor->device().is_cpu() && one.identity->is_looked_at() && one.identity->bad != 0) return false;
-    late_.wanted = true;
-    return true;
+  // Somebody wants the rows, but not before a device has said what it knows.
+  bool waits() {
+    if (is_late()) late_.wanted = true;
+    return is_late();
   }
   template <typename Site>
   void look_later(const Plan& plan, const Given& given, const Made& made, Site&& site) {
+    if (state_->reads != kLate) return;  // a CUDA graph came amid the step
     bool any = false;
     for (const Births::Made& one : made) {
       const at::Tensor& t = *one.tensor;
@@ -256,7 +261,7 @@ class HeldStep {
         late_.add_taken(t, *quad);
       });
     }
-    late_.launch_if_full(to_, notes_);
+    late_.launch_if_due(to_, notes_);
   }
 
   // Marks of what an op has written over, of which there are copies: what it was is compared with what it is now.
@@ -327,6 +332,7 @@ class HeldStep {
   void hand_over(const Words& changed) {
     state_->held = 0;
     if (!ring.keeps()) return;
+    if (is_late_) late_.begin(to_);
     is_late_ = false;
     const Words marks = ring.take_marks(describer_, changed);
     if (!ring.hand_over(describer_.identities, to_, marks, stand_ins_, changed)) ++refused_;

@@ -69,6 +69,14 @@ NANHUNT_TAP std::int32_t nanhunt_tap_deliver_late(void* tap, std::int32_t all) n
   return guarded(static_cast<Tap*>(tap), std::int32_t{0}, "a step on a device",
                  [&] { return static_cast<Tap*>(tap)->rows.held.deliver_late(all != 0); });
 }
+// What its ops have made so far is looked at now: who writes next is not heard.
+NANHUNT_TAP void nanhunt_tap_launch_looks(void* tap) noexcept {
+  using namespace nanhunt::tap;
+  guarded(static_cast<Tap*>(tap), 0, "a step on a device", [&] {
+    static_cast<Tap*>(tap)->rows.held.launch_looks();
+    return 0;
+  });
+}
 // It is forgotten. `healthy`: its infinities did no harm.
 NANHUNT_TAP void nanhunt_tap_drop_late(void* tap, std::int32_t healthy) noexcept {
   using namespace nanhunt::tap;

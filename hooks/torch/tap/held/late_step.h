@@ -108,23 +108,32 @@ class LateStep {
   bool wanted = false;  // somebody asked for its rows
 
   bool is_empty() const { return looked_.empty(); }
-  void begin() {
+  void begin(const Recording& to) {
+    for (const Launch& one : launches_)
+      if (one.look != 0) to.forget_look(to.self, one.look);
     looked_.clear(), launches_.clear(), met_.clear(), finite_.clear();
     unread_.clear();
-    wanted = false;
+    wanted = is_judged_ = false;
   }
   void add(const at::Tensor& t, LookedAt one, const Recording& to, Notes& notes) {
     if (!unread_.is_empty() && (unread_.is_full() || unread_.stream() != one.quad.layout >> 32)) launch(to, notes);
-    unread_.add(t, one.quad);
+    if (stream_ == 0) stream_ = one.quad.layout >> 32;
+    const Quad quad = one.quad;
     looked_.push_back(std::move(one));
+    unread_.add(t, quad);
   }
   // What needs no look: it was made of finite numbers in a way that keeps them.
   void note_finite(std::int64_t word) { finite_.push_back(word); }
   void add_taken(const at::Tensor& t, const Quad& quad) {
     if (!unread_.is_empty() && unread_.stream() == quad.layout >> 32) unread_.add_taken(t, quad);
   }
-  void launch_if_full(const Recording& to, Notes& notes) {
-    if (unread_.is_full()) launch(to, notes);
+  // Memory of another stream than the run's main one may be given away there, before a look that waits.
+  void launch_if_due(const Recording& to, Notes& notes) {
+    if (unread_.is_full() || (!unread_.is_empty() && unread_.stream() != stream_)) launch(to, notes);
+  }
+  void launch_before_write(std::int64_t stream, const Recording& to, Notes& notes) {
+    is_lost_ = !unread_.is_empty() && stream > 0 && unread_.stream() != stream >> 32;
+    launch(to, notes);
   }
   bool is_to_read(const at::Tensor& t) const { return unread_.shows(t); }
   void launch(const Recording& to, Notes& notes) {
@@ -133,7 +142,7 @@ class LateStep {
     for (const Quad& one : unread_.taken()) looked_.push_back({one});
     const std::size_t count = looked_.size() - first;
     std::uint64_t look = 0;
-    if (unread_.is_gone()) {
+    if (std::exchange(is_lost_, false) || unread_.is_gone()) {
       notes[kGone] += static_cast<std::int64_t>(made);
     } else {
       look = to.look(to.self, unread_.all().data(), made, count);
@@ -157,8 +166,9 @@ class LateStep {
   bool judge(Births& births, std::int64_t& left_bad, Notes& notes) {
     known_.clear(), found_.clear(), taken_.clear();
     bool any = wanted;
+    const bool again = std::exchange(is_judged_, true);
     for (const Launch& one : launches_) {
-      if (one.state < 0 && one.look != 0) notes[kUnread] += static_cast<std::int64_t>(one.count);
+      if (one.state < 0 && one.look != 0 && !again) notes[kUnread] += static_cast<std::int64_t>(one.count);
       for (std::size_t i = one.first; i < one.first + one.count; ++i) {
         const LookedAt& its = looked_[i];
         if (one.state < 0 || bits_[i] == NANHUNT_HAS_NOT_SAID) continue;
@@ -190,7 +200,7 @@ class LateStep {
         const Found* const bad = find(inputs + i * kValueWords);
         if (bad == nullptr || bad->bits == 0 || looked_[bad->at].plan == nullptr) continue;
         const LookedAt& its = looked_[bad->at];
-        if (given == 1 && its.copies) show_as(inputs, *bad, inputs + i * kValueWords);
+        if (given == 1 && its.copies) show_as(inputs, Found{*bad}, inputs + i * kValueWords);
         // Weights, and state.
         if (taken == 0 && (its.phase == NANHUNT_PHASE_OPTIMIZER || its.phase == NANHUNT_PHASE_UPDATE)) left_bad = 1;
         any = births.are_wanted(*its.plan, its.site, bad->bits, taken, its.single, its.given, its.lasts, met_) || any;
@@ -213,10 +223,8 @@ class LateStep {
   // The step was healthy: its infinities were, too.
   void end(Births& births, bool healthy, const Recording& to) {
     if (healthy) births.end_healthy_step(met_);
-    for (const Launch& one : launches_)
-      if (one.look != 0) to.forget_look(to.self, one.look);
     static_cast<void>(ring.forget(to));
-    begin();
+    begin(to);
   }
 
  private:
@@ -235,10 +243,8 @@ class LateStep {
                                      ((bits & (NANHUNT_HAS_POS_INF | NANHUNT_HAS_NEG_INF)) != 0 ? finite::kInf : 0));
   }
   // What the host gave to a device, and nobody has read: it held what came there.
-  static void show_as(std::int64_t* given, const Found& found, const std::int64_t* made) {
-    if (given[3] >> 32 != 0 || given[3] != (made[3] & 0xffffffff)) return;
-    given[0] = found.data;
-    given[3] |= std::int64_t{NANHUNT_LOOKS} << 32;
+  void show_as(const std::int64_t* given, const Found& found, const std::int64_t* made) {
+    if (given[3] >> 32 == 0 && given[3] == (made[3] & 0xffffffff) && given[2] == made[2]) known_[given[1]].push_back(found);
   }
   std::uint8_t bits_of(std::int64_t word) const {
     std::uint8_t bits = 0;
@@ -255,6 +261,8 @@ class LateStep {
   }
 
   Unread unread_;
+  std::int64_t stream_ = 0;  // on which the first look was
+  bool is_lost_ = false, is_judged_ = false;
   std::vector<LookedAt> looked_;
   std::vector<Launch> launches_;
   std::vector<std::uint8_t> bits_;  // of what was looked at

@@ -181,8 +181,9 @@ class StepRing {
     const Gone gone{stand_ins, {not_finite_.begin(), not_finite_.end()}, {}};
     const Identities::Alive alive = identities.alive();
     const auto aim = [&](std::int64_t* quad) {
-      if (quad[3] >> 32 == NANHUNT_LOOKS) return;
-      if (quad[3] >> 32 == 0 && quad[0] != 0) return point(quad, alive, gone);
+      const bool here = quad[3] >> 32 == 0 && quad[0] != 0;
+      if (here) point(quad, alive, gone);
+      if (here && quad[0] != 0) return;
       point_there(quad);
       const auto known = alive.find(quad[1] >> kVersionBits);
       if (quad[0] == 0 && known != alive.end() && known->second.identity->was_finite(quad[1])) quad[0] = NANHUNT_WAS_FINITE;

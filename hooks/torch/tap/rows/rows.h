@@ -443,7 +443,7 @@ class Rows {
     for (const Arg& arg : plan.args) {
       if (!arg.written) continue;
       each_tensor(given.args[static_cast<std::size_t>(arg.index)], [&](const at::Tensor& t) {
-        if (held.is_to_read(t)) held.launch_looks();
+        if (held.is_to_read(t)) held.launch_before_write(describer.stream_of(t.device()));
       });
     }
   }
