@@ -101,7 +101,7 @@ class Tap:
     is_late_here: Callable[[], int]      # of the oldest step that a device tells of later: all has come
     deliver_late: Callable[[bool], int]  # its rows to the recorder if they are wanted, or all: 1 they went, 2 more: bad
     drop_late: Callable[[bool], None]    # it is forgotten; True: it was healthy
-    launch_looks: Callable[[], None]     # what was made on a device so far is looked at now: who writes next is not heard
+    launch_looks: Callable[[], None]     # what was made on a device is looked at now: who writes next is not heard
     hand_over: Callable[[], None]        # rows may be wanted: those so far go to the recorder now, others at once
     settle: Callable[[bool], int]        # tells what has ended; how many collectives have not; True: they are forgotten
     owners: Callable[[Any], None]        # the handle of a set: whose a storage is, until the next call; None: nobody's
