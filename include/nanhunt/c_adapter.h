@@ -89,10 +89,10 @@ NANHUNT_API nanhunt_status nanhunt_device_read_elements(nanhunt_recorder* record
  * does it for a stream on which a graph is captured. */
 NANHUNT_API nanhunt_status nanhunt_device_settle(nanhunt_recorder* recorder);
 /* Tensors of a device that nobody may ask after, as those of a step that turns out to be healthy: whether the first `made`
- * are finite; where one is not, statistics of all. None made: statistics in any case. Two launches for up to 150, behind what is on their stream, which is
- * the same for all. Where no elements are missing between them their place in memory counts, not their strides: no first
- * bad one is known then. `values`: four words each. A number from 1; 0: they are not read (a graph is captured, or there
- * is no room). */
+ * are finite; where one is not, statistics of all. None made: statistics in any case. Two launches for up to 150, behind
+ * what is on their stream, which is the same for all. Where no elements are missing between them their place in memory
+ * counts, not their strides: no first bad one is known then. `values`: four words each. A number from 1; 0: they are not
+ * read (a graph is captured, or there is no room). */
 NANHUNT_API uint64_t nanhunt_device_look(nanhunt_recorder* recorder, const int64_t* values, size_t made, size_t count);
 /* What was looked at so far begins its way to the host: with the end of a step. */
 NANHUNT_API nanhunt_status nanhunt_device_end_looks(nanhunt_recorder* recorder);

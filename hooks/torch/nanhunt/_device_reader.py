@@ -68,7 +68,7 @@ class Look(Fetch):
 
     def stats(self) -> c.Array[lib.Stats]:
         found = self._recorder.look_stats(self._number, self._count)
-        if any(one.numel < 0 or not one.struct_size for one in found[:self._count]):
+        if any(one.numel <= 0 for one in found[:self._count]):  # none of them is empty
             raise RuntimeError("some of it was not read")
         return found
 
@@ -214,8 +214,6 @@ class Readings:
     def _looked(self, name: str, one: lib.Stats) -> Reading:
         if one.nan or one.pos_inf or one.neg_inf:
             return Reading(name, math.nan if one.nan else math.inf, math.nan, True)
-        if one.numel == 0:
-            return Reading(name, 0.0, 0.0, False)
         if math.isinf(one.sum_sq):
             self._session.note(OVERFLOWN)
         return Reading(name, math.sqrt(one.sum_sq) if math.isfinite(one.sum_sq) else one.amax, one.amax, False)

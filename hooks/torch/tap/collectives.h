@@ -123,7 +123,6 @@ class Collectives {
       rows_.held.hand_over();
       const std::uint64_t first = to_.next_seq(to_.self);
       rows_.simple(*done.plan, given, done.results, &done.where);
-    rows_.held.launch_looks();
       const std::uint64_t end = to_.next_seq(to_.self);
       if (done.call) report(*done.call, end == first ? UINT64_MAX : end - 1, {});  // a barrier has no row
       rows_.describer.release_hosts();
@@ -261,7 +260,6 @@ class Collectives {
     row.rank_count = call.ranks.size();
     row.shares = shares.data();
     row.share_count = shares.size() / kValueWords;
-    rows_.held.launch_looks();
     if (to_.collective(to_.self, &row) != NANHUNT_OK) ++rows_.refused;
   }
 

@@ -36,7 +36,7 @@ class HeldStep {
   void begin_late() {
     late_.begin(to_);
     is_late_ = true;
-    ring.note_reported_step();
+    ring.note_recorder_holds();
     if (to_.hold != nullptr && to_.hold(to_.self, NANHUNT_HOLD) != NANHUNT_OK) ++refused_;
   }
   bool is_late() const { return is_late_ && ring.keeps(); }

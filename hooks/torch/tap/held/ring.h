@@ -163,7 +163,7 @@ class StepRing {
   }
 
   // The recorder knows of the step, whose rows stay here.
-  void note_reported_step() { is_recorder_holding_ = true; }
+  void note_recorder_holds() { is_recorder_holding_ = true; }
   // What comes after the step, which is over: a ring of its own.
   StepRing next() const {
     StepRing ring;
