@@ -23,7 +23,7 @@ class Lasting {
   // Looks at them before something reads them. `on_devices`: those there too. `copies`: that is what they are.
   void look(const std::vector<at::Tensor>& tensors, bool on_devices, bool copies = false) {
     Words checks;
-    std::vector<Seen> all = described(tensors, copies);
+    std::vector<Seen> all = described(tensors, copies, state_->step);
     read(all, NANHUNT_READ_CHECKSUM);
     // Most show what they showed: how large that is was read then.
     std::vector<Seen*> others;
@@ -67,7 +67,7 @@ class Lasting {
 
   // They were written by what is watched.
   void note(const std::vector<at::Tensor>& tensors, bool copies = false) {
-    std::vector<Seen> all = described(tensors, copies);
+    std::vector<Seen> all = described(tensors, copies, state_->step + 1);
     read(all, NANHUNT_READ_NORM | NANHUNT_READ_CHECKSUM);
     for (Seen& now : all) {
       if (copies) now.version = kUncounted;
@@ -79,6 +79,7 @@ class Lasting {
   }
 
  private:
+  static constexpr std::int64_t kTablesEvery = 64;
   static constexpr std::int64_t kUncounted = -1;  // torch counts the write of an op when the op has returned
   // The tensor: another one there shows other contents. Of a copy of a parameter, which is looked at through tensors of
   // ours: storage, offset, layout.
@@ -104,8 +105,8 @@ class Lasting {
     kept.word = rows_.describer.identities.bump(identity);
   }
 
-  // Those that can be read, without what is read.
-  std::vector<Seen> described(const std::vector<at::Tensor>& tensors, bool copies) {
+  // Those that can be read, without what is read; tables of which few rows are written where `step` is one of kTablesEvery.
+  std::vector<Seen> described(const std::vector<at::Tensor>& tensors, bool copies, std::int64_t step) {
     std::vector<Seen> found;
     found.reserve(tensors.size());
     for (const at::Tensor& t : tensors) {
@@ -114,7 +115,7 @@ class Lasting {
         continue;
       const bool away = !t.device().is_cpu();
       const auto quad = rows_.describer.describe(t, !away);
-      if (!quad || (!away && quad->data == 0)) continue;
+      if (!quad || (!away && quad->data == 0) || (quad->identity->by_rows && step % kTablesEvery != 0)) continue;
       Seen seen;
       seen.tensor = t;
       seen.version = t.is_inference() ? 0 : t._version();

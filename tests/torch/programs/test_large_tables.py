@@ -41,6 +41,14 @@ def count_by_index_copy(net, i, amount):
     net.seen.index_copy_(0, i, torch.full((len(i), WIDTH), 3.0) * amount)
 
 
+@torch.no_grad()
+def count_by_scatter_add(net, i, amount):
+    net.seen.scatter_add_(0, i[:, None].expand(-1, WIDTH), torch.full((len(i), WIDTH), amount))
+
+
+COUNTS = [count_by_index_add, count_by_index_put, count_by_index_copy, count_by_scatter_add]
+
+
 def training(zero_row=None, count=None, bad=None):
     """In step `zero_row` a row of zeros is looked up, in step `bad` rows of a buffer pass what fp32 holds."""
 
@@ -76,7 +84,7 @@ def test_a_row_of_zeros_in_a_sparse_table_is_found_where_its_norm_divides(level,
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("count", [count_by_index_add, count_by_index_put, count_by_index_copy])
+@pytest.mark.parametrize("count", COUNTS)
 def test_rows_that_are_written_are_read_however_few_they_are(count, level, tmp_path):
     said = told(training(count=count, bad=BAD), tmp_path, level, steps=8)
     assert said.run.report["verdict"]["status"] != "clean", said.show()
@@ -101,3 +109,26 @@ def test_where_no_operation_is_heard_a_table_is_read_as_a_whole(tmp_path):
 
     assert told(build, tmp_path / "bad", "steps", steps=8).status == "fault"
     assert_silent(lambda: build(None), tmp_path / "twin", "steps", steps=8)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("at", [7, 30])
+def test_what_is_written_past_pytorch_into_a_table_is_no_fault_of_what_reads_it(at, level, tmp_path):
+    def build(bad=at):
+        torch.manual_seed(0)
+        table = nn.Embedding(ROWS, WIDTH, sparse=True)
+        sparse = torch.optim.SparseAdam(table.parameters(), lr=1e-2)
+
+        def step(n):
+            i = torch.randint(100, ROWS, (32,)).unique()
+            if n == bad:
+                table.weight.data.numpy()[int(i[3]), 3] = float("nan")
+            table(i).pow(2).mean().backward()
+            sparse.step()
+            sparse.zero_grad()
+
+        return step, table, sparse
+
+    said = told(build, tmp_path / "bad", level, steps=at + 2)
+    assert said.status == "fault" and said.what[0] == "corruption" and said.first["step"] == at, said.show()
+    assert_silent(lambda: build(None), tmp_path / "twin", level, steps=at + 2)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _WRITTEN, _LOOK, _LOOK_AT_HOST = range(3)
 _EVERY = 8  # steps in which contents are compared at level live; so are those of the first so many
-_EVERY_SPARSE = 64  # the same, where gradients are sparse: a step touches little of what would be read
 
 
 class LastingWatch(Listener):
@@ -27,7 +26,6 @@ class LastingWatch(Listener):
 
     def __init__(self, session: Session, values: Values) -> None:
         self.session, self.values = session, values
-        self._every = _EVERY
         self._away = False           # there may be tensors on a device
         session.at_open.append(self._look_for_a_device)
         self._seen_in = -2           # the last step in which any were read
@@ -49,15 +47,11 @@ class LastingWatch(Listener):
 
     def on_hold(self) -> None:
         step = self.session.state.step
-        self._prepares = step < _EVERY or (step + 1) % self._every == 0
-        self._compares = (step <= _EVERY or step % self._every == 0) and (
+        self._prepares = step < _EVERY or (step + 1) % _EVERY == 0
+        self._compares = (step <= _EVERY or step % _EVERY == 0) and (
             self.session.options.budget is None or self._seen_in >= step - 1)
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._compares and self._every == _EVERY:
-            gradients = [p.grad for p, _ in self.session.parameters_of(optimizer)]
-            if any(g is not None and g.layout is torch.sparse_coo for g in gradients):
-                self._every = _EVERY_SPARSE
         if self._compares and self.session.tap is not None:
             self._pass_on(self.values.tensors_of(optimizer).plain, _LOOK)
 

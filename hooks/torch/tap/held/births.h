@@ -84,6 +84,7 @@ class Births {
     const bool knows_rest = one.written && one.had_looked && one.had == 0 && finite::covers(*one.tensor);
     const auto rows = knows_rest ? rows_written(plan, args, *one.tensor) : std::nullopt;
     if (!rows) return finite::look_at(*one.tensor);
+    one.identity->by_rows = true;
     std::optional<finite::Found> found = finite::look_at(*rows);
     if (found && found->bits == 0) found->amax = one.identity->amax < 0 ? -1 : std::max(found->amax, one.identity->amax);
     return found;

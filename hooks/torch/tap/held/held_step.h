@@ -144,6 +144,33 @@ class HeldStep {
     given.reach = std::max(given.reach, finite::width_of(t.scalar_type()));
   }
 
+  // Where rows go to the recorder at once, which would read all of a large table of which an op writes a few rows: what
+  // the others hold.
+  static void look_before_rows(const at::Tensor& t, Identity& identity, Given::Written& written) {
+    written.had = Births::before_write(t, identity);
+    written.had_looked = identity.is_looked_at();
+  }
+  // Whether they were finite, and those that it wrote are.
+  bool rows_stay_finite(const Plan& plan, const std::vector<c10::IValue>& args, const Births::Made& made, std::int64_t step) const {
+    if (ring.keeps() || !made.had_looked || made.had != 0 || !finite::covers(*made.tensor)) return false;
+    const std::optional<finite::Found> found = Births::look_at(plan, args, made);
+    if (!found || found->bits != 0) return false;
+    made.identity->step = step;
+    made.identity->note_bad(0, found->amax);
+    return true;
+  }
+  // An op made something bad of a table that was finite: whether it still is, or was written past PyTorch.
+  void look_at_tables(const Plan& plan, const Given& given, const Made& made) {
+    const auto is_good = [](const Births::Made& one) {
+      return one.identity->is_finite() || !Describer::holds(*one.tensor) || finite::bits_of(*one.tensor).value_or(0) == 0;
+    };
+    if (ring.keeps() || std::all_of(made.begin(), made.end(), is_good)) return;
+    std::vector<at::Tensor> found;
+    Births::changed(plan, given.args, made, describer_.identities, {}, found);
+    for (const at::Tensor& one : found)
+      if (const auto quad = describer_.describe(one, true)) report_changed(*quad, quad->identity->step);
+  }
+
   // What an op has made, before its row is told. `site`: asked for where something is not finite.
   template <typename Site>
   void judge(const Plan& plan, Given& given, const Made& made, Site&& site) {

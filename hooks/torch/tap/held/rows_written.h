@@ -20,31 +20,58 @@ namespace nanhunt::tap {
 inline constexpr std::int64_t kLarge = std::int64_t{1} << 16;  // elements; fewer are read as fast as they are looked up
 inline constexpr std::int64_t kFewRows = 4;                    // of so many one
 
-// A copy of those rows; nullopt: it wrote many, or nobody can say which.
-inline std::optional<at::Tensor> rows_written(const Plan& plan, const std::vector<c10::IValue>& args, const at::Tensor& t) {
-  if (t.numel() < kLarge || args.size() < 2 || !args[0].isTensor() || !args[0].toTensor().is_same(t)) return std::nullopt;
+// Which part of it that is.
+struct PartWritten {
+  at::Tensor index;      // numbers of rows, or of an element each; undefined: it wrote much, or nobody can say what
+  std::int64_t dim = 0;  // that they count in
+  bool of_elements = false;
+};
+
+inline PartWritten part_written(const Plan& plan, const std::vector<c10::IValue>& args, const at::Tensor& t) {
+  if (t.numel() < kLarge || args.size() < 2 || !args[0].isTensor() || !args[0].toTensor().is_same(t)) return {};
   const std::string_view op = plan.op;
-  std::int64_t dim = 0;
-  at::Tensor rows;
+  const bool along = args.size() > 2 && args[1].isInt() && args[2].isTensor();
+  PartWritten part;
+  if (along && (op == "aten::index_add_" || op == "aten::index_copy_" || op == "aten::index_fill_")) {
+    part = {args[2].toTensor(), args[1].toInt()};
+  } else if (along && (op == "aten::scatter_" || op == "aten::scatter_add_" || op == "aten::scatter_reduce_")) {
+    part = {args[2].toTensor(), args[1].toInt(), true};
+  } else if (op == "aten::index_put_" || op == "aten::_index_put_impl_") {
+    if (args[1].isList() && args[1].toListRef().size() == 1 && args[1].toListRef()[0].isTensor())
+      part.index = args[1].toListRef()[0].toTensor();
+  } else if (op == "aten::add_" && args[1].isTensor() && args[1].toTensor().layout() == c10::kSparse &&
+             args[1].toTensor().sparse_dim() == 1) {
+    part.index = args[1].toTensor()._indices()[0];
+  }
+  const at::Tensor& index = part.index;
+  if (!index.defined() || !index.device().is_cpu() || (index.scalar_type() != at::kLong && index.scalar_type() != at::kInt))
+    return {};
+  return index.numel() * kFewRows > (part.of_elements ? t.numel() : t.size(part.dim)) ? PartWritten{} : part;
+}
+
+inline bool writes_few_rows(const Plan& plan, const std::vector<c10::IValue>& args, const at::Tensor& t) {
+  if (t.numel() < kLarge) return false;
   try {
     const Unheard unheard;
-    if ((op == "aten::index_add_" || op == "aten::index_copy_" || op == "aten::index_fill_") && args.size() > 2 &&
-        args[1].isInt() && args[2].isTensor()) {
-      dim = args[1].toInt();
-      rows = args[2].toTensor();
-    } else if (op == "aten::index_put_" || op == "aten::_index_put_impl_") {
-      if (!args[1].isList() || args[1].toListRef().size() != 1 || !args[1].toListRef()[0].isTensor()) return std::nullopt;
-      rows = args[1].toListRef()[0].toTensor();
-    } else if (op == "aten::add_" && args[1].isTensor() && args[1].toTensor().layout() == c10::kSparse &&
-               args[1].toTensor().sparse_dim() == 1) {
-      rows = args[1].toTensor()._indices()[0];
-    }
-    if (!rows.defined() || !rows.device().is_cpu() || (rows.scalar_type() != at::kLong && rows.scalar_type() != at::kInt))
-      return std::nullopt;
-    if (rows.numel() * kFewRows > t.size(dim)) return std::nullopt;
+    return part_written(plan, args, t).index.defined();
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+// A copy of that part; nullopt: it wrote much, or nobody can say what.
+inline std::optional<at::Tensor> rows_written(const Plan& plan, const std::vector<c10::IValue>& args, const at::Tensor& t) {
+  if (t.numel() < kLarge) return std::nullopt;
+  try {
+    const Unheard unheard;
+    PartWritten part = part_written(plan, args, t);
+    at::Tensor& rows = part.index;
+    if (!rows.defined()) return std::nullopt;
+    if (part.of_elements) return at::gather(t.detach(), part.dim, rows);
     if (rows.dim() != 1) rows = rows.flatten();
-    if (op != "aten::add_" && rows.scalar_type() == at::kLong) rows = at::remainder(rows, t.size(dim));  // from the end
-    return at::index_select(t.detach(), dim, rows);
+    if (plan.op != "aten::add_" && rows.scalar_type() == at::kLong)
+      rows = at::remainder(rows, t.size(part.dim));  // from the end
+    return at::index_select(t.detach(), part.dim, rows);
   } catch (const std::exception&) {
     return std::nullopt;
   }

@@ -38,12 +38,13 @@ struct Given {
   std::uint8_t old = 0;            // what is written over held
   int reach = 0;                   // of the widest input
   std::size_t memory = 0;  // of what is resized
+  bool reads_table = false;  // of which a few rows are read when they are written: see Identity::by_rows
   bool late = false;  // what it leaves in host memory is not there yet: nobody may read it, and nothing says when
 
   // As new, but for the memory.
   void clear() {
     args.clear(), words.clear(), key.clear(), numbers.clear(), written.clear(), saved.clear();
-    inputs_finite = true, late = false;
+    inputs_finite = true, late = reads_table = false;
     old = 0, reach = 0, memory = 0;
   }
 };

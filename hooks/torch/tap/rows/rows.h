@@ -80,8 +80,13 @@ class Rows {
           given.inputs_finite = false;
           return;
         }
+        given.reads_table = given.reads_table || quad->identity->by_rows;
         if (writes) given.written.push_back({static_cast<std::ptrdiff_t>(given.words.size()), *quad, t, &arg});
-        if (held.ring.keeps()) held.look_before(plan, arg, writes, t, *quad->identity, given);
+        if (held.ring.keeps()) {
+          held.look_before(plan, arg, writes, t, *quad->identity, given);
+        } else if (writes && writes_few_rows(plan, given.args, t)) {
+          held.look_before_rows(t, *quad->identity, given.written.back());
+        }
         given.key.push_back(8 * arg.index + (arg.written && !writes ? kAsRead : kAsTensor));
         put(given.words, *quad);
       });
@@ -179,7 +184,9 @@ class Rows {
         if (words.size() == inputs) wide = quad->wide;
         put(words, *quad);
         key.push_back(8 * one.arg->index + kAsWritten);
-        if (quad->data != 0) made_.push_back({&one.tensor, *quad, quad->identity, true, one.had_looked, one.had});
+        if (quad->data == 0) continue;
+        made_.push_back({&one.tensor, *quad, quad->identity, true, one.had_looked, one.had});
+        if (held.rows_stay_finite(plan, given.args, made_.back(), state_->step)) words[words.size() - kValueWords] = NANHUNT_WAS_FINITE;
       }
       for (std::size_t at = 0; at < inputs; at += kValueWords)  // what was read is no longer there
         for (const std::int64_t word : gone)
@@ -189,6 +196,7 @@ class Rows {
           if (one.at >= 0 && one.had_looked && one.had == 0) words[static_cast<std::size_t>(one.at)] = NANHUNT_WAS_FINITE;
     }
     held.judge(plan, given, made_, [&] { return in_backward() ? places.backward().site : site_; });
+    if (given.reads_table) held.look_at_tables(plan, given, made_);
     emit(plan, words, key, given.numbers, inputs, wide, where);
   }
 
