@@ -39,6 +39,7 @@ enum class FindingClass : std::uint8_t {
   kScalerCalibration,
   kScalerCollapse,
   kNotReproducible,
+  kKernelDependent,
   kUnexplained,  // bad numbers began here and no rule knows why
 };
 std::string_view finding_class_name(FindingClass c);  // "eps_underflow", ...

@@ -103,6 +103,8 @@ std::string_view class_phrase(FindingClass c) {
       return "a loss scale that cannot recover";
     case FindingClass::kNotReproducible:
       return "a result that did not come again";
+    case FindingClass::kKernelDependent:
+      return "a compiled kernel that computes otherwise";
     case FindingClass::kUnexplained:
       return "no known cause";
   }
@@ -151,6 +153,8 @@ std::string_view class_explanation(FindingClass c) {
       return "The loss scale keeps falling, or stands at a value from which it cannot recover.";
     case FindingClass::kNotReproducible:
       return "The same operation or step gave finite numbers when it was run again from the same inputs.";
+    case FindingClass::kKernelDependent:
+      return "What the compiler made of the operations gave bad numbers; one by one they give finite ones.";
     case FindingClass::kUnexplained:
       return "Bad numbers began here, and no rule of this version knows why.";
   }

@@ -40,6 +40,8 @@ std::string_view finding_class_name(FindingClass c) {
       return "scaler_collapse";
     case FindingClass::kNotReproducible:
       return "not_reproducible";
+    case FindingClass::kKernelDependent:
+      return "kernel_dependent";
     case FindingClass::kUnexplained:
       return "unexplained";
   }

@@ -361,15 +361,30 @@ NANHUNT_TAP void nanhunt_tap_begin_graph(void* tap, const std::int64_t* tensors,
     return 0;
   });
 }
-NANHUNT_TAP void nanhunt_tap_end_graph(void* tap, const std::int64_t* tensors, std::size_t count, std::int64_t written) {
+NANHUNT_TAP std::int32_t nanhunt_tap_graph_went_bad(void* tap, const std::int64_t* tensors, std::size_t count,
+                                                    std::size_t written, const std::int64_t* inputs, std::size_t given) {
+  Tap* const t = static_cast<Tap*>(tap);
+  const std::int64_t site = t == nullptr ? 0 : t->rows.frames.here();
+  return guarded(t, 0, "a compiled graph", [&] {
+    return t->graphs.went_bad(tensors_at(tensors, count), written, tensors_at(inputs, given), site) ? 1 : 0;
+  });
+}
+NANHUNT_TAP std::int64_t nanhunt_tap_end_graph(void* tap, const std::int64_t* tensors, std::size_t count,
+                                               std::int64_t written, const std::int64_t* inner, std::size_t bad_inside) {
   Tap* const t = static_cast<Tap*>(tap);
   const std::int64_t site = t == nullptr || written < 0 ? 0 : t->rows.frames.here();
-  guarded(t, 0, "a compiled graph", [&] {
-    if (written < 0) {
-      t->graphs.drop();
-    } else {
-      t->graphs.end(tensors_at(tensors, count), static_cast<std::size_t>(written), site);
-    }
+  return guarded(t, std::int64_t{-1}, "a compiled graph", [&] {
+    if (written >= 0)
+      return t->graphs.end(tensors_at(tensors, count), static_cast<std::size_t>(written), tensors_at(inner, bad_inside), site);
+    t->graphs.drop();
+    return std::int64_t{-1};
+  });
+}
+// Where ops run that stand for nodes of a graph, as texts, from here on. A path of 0: of the module that runs; -1: ops run
+// where they seem to.
+NANHUNT_TAP void nanhunt_tap_place(void* tap, std::int64_t path, std::int64_t site) {
+  guarded(static_cast<Tap*>(tap), 0, "a place in a graph", [&] {
+    static_cast<Tap*>(tap)->rows.set_place(path < 0 ? std::nullopt : std::optional<Place>(Place{path, site}));
     return 0;
   });
 }

@@ -153,9 +153,33 @@ Diagnosis tell(const Case& c, FindingClass cls) {
   return d;
 }
 
+// Of a compiled graph: what its operations gave one by one, or why they were not computed.
+bool apply_to_graph(const Case& c, const std::vector<ProbeRecord>& probes, FindingClass& cls, Diagnosis& d) {
+  const auto is_as_written = [](const ProbeRecord& probe) { return probe.mode == ProbeMode::kOtherKernel; };
+  const auto probe = std::find_if(probes.begin(), probes.end(), is_as_written);
+  if (probe == probes.end()) return false;
+  if (!probe->ran) {
+    const std::string& why = c.text(probe->text);
+    if (why.empty()) d.advice.insert(d.advice.begin(), "compile-cache-off");
+    d.evidence.push_back(why.empty() ? "It came out of a cache, without its operations." : why);
+    return false;
+  }
+  if (!finite(*probe)) return false;
+  cls = FindingClass::kKernelDependent;
+  const ValueStats& out = c.output->stats;
+  d.title = fmt::format("A compiled graph{} gave {}; its operations, one by one, give finite numbers",
+                        c.where().empty() ? "" : " " + c.where(), bad_count_text(out.nan, out.pos_inf, out.neg_inf, out.numel));
+  d.explanation = fmt::format("Computed from the same inputs as the program is written: {}. What the compiler made of it computes otherwise.",
+                              outcome(c, *probe));
+  d.cause = "what the compiler made of the operations";
+  d.advice = {"keep-roundings", "compile-off"};
+  return true;
+}
+
 }  // namespace
 
 bool apply_probes(const Case& c, const std::vector<ProbeRecord>& probes, FindingClass& cls, Diagnosis& diagnosis) {
+  if (c.is_op() && c.info->has(kCompiled)) return apply_to_graph(c, probes, cls, diagnosis);
   const Probes p(probes);
   if (p.same == nullptr || !c.is_op()) return false;
   const std::optional<FindingClass> truth = shown(c, cls, p);

@@ -38,6 +38,10 @@ constexpr Row kRows[] = {
      "A limit on the norm keeps one bad step from making the next one worse."},
     {"combine-masks", "Combine masks before they are filled in (logical and, or), instead of adding them.",
      "Each fits the format; two of them together do not."},
+    {"compile-cache-off",
+     "Run it once more with TORCHINDUCTOR_AUTOGRAD_CACHE=0 in the environment: then nanhunt sees what is compiled, and tells "
+     "the operation inside.",
+     "A graph that comes out of a cache comes without its operations."},
     {"compile-off", "Run it once more with TORCH_COMPILE_DISABLE=1 in the environment: then every operation is heard.",
      "Without the compiler operations run one by one."},
     {"ctc-lengths",
@@ -90,6 +94,10 @@ constexpr Row kRows[] = {
     {"keep-one-key",
      "Leave at least one entry of each row unmasked, or write zeros into fully masked rows before they are used.",
      "Softmax has no answer for a row without any finite entry."},
+    {"keep-roundings",
+     "Set torch._inductor.config.emulate_precision_casts = True, which rounds where the program does, or leave this line out of "
+     "the graph (torch.compiler.disable).",
+     "A fused kernel keeps what is in between in a wider format, and adds up in another order."},
     {"log-softmax", "Take the logarithm and the softmax in one: log_softmax, or cross_entropy of the logits.",
      "It never forms the logarithm of a probability that was rounded to 0."},
     {"log-softmax-fp32", "Take the loss of the logits in fp32: logits.float().",

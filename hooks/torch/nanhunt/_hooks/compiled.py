@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Graphs that torch.compile made: each call of one is heard as one op, by what it is given and what it gives. What runs
-inside is not heard: the compiler has fused it, and parts of it would be taken for the whole."""
+inside is not heard: the compiler has fused it, and parts of it would be taken for the whole. One that makes something
+bad is opened."""
 from __future__ import annotations
 
 import functools
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nanhunt._hooks.graphs import graph_of, watch_compiler
+from nanhunt._modes import modes_aside
+from nanhunt._steps.open_graph import Inputs, keep_inputs, open_graph, report_opened
 from nanhunt._tap.plain import PLAIN
 from nanhunt._tap.tap_library import unheard
 
@@ -17,27 +22,43 @@ if TYPE_CHECKING:
     from nanhunt._session import Session
 
 _PLACES = ("torch._inductor.output_code", "torch._inductor.codecache")  # from 2.6 on, and before
+_COMPILES = ("_compile_fx_inner", "fx_codegen_and_compile")  # from 2.6 on, and before
 Put = Callable[[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]], object]
-_expects = False  # compilations begin and end with a call of ours
+_begins: Callable[..., None] | None = None  # what is called when a compilation begins
 
 
 def expect(watching: Callable[[], Session | None], put: Put) -> None:
     """Inductor is imported by the first compilation: its graphs are met when that ends. `put`: places a patch."""
-    global _expects
+    global _begins
     callback = sys.modules.get("torch._dynamo.callback")
-    if callback is not None and not _expects:
-        _expects = True
-        callback.on_compile_start(lambda *_: _begin_compiling(watching))
+    handler = getattr(callback, "callback_handler", None)
+    if callback is not None and handler is not None and _begins not in handler.start_callbacks:
+        _begins = callback.on_compile_start(lambda *_: _begin_compiling(watching, put))
         callback.on_compile_end(lambda *_: _end_compiling(watching, put))
+        put(sys.modules["torch._dynamo"], "reset", functools.partial(_expects_again, watching, put))
     _meet_graphs(watching, put)
 
 
-def _begin_compiling(watching: Callable[[], Session | None]) -> None:
+def _expects_again(watching: Callable[[], Session | None], put: Put, original: Callable[..., Any]) -> Callable[..., Any]:
+    """It forgets whom compilations are told."""
+    @functools.wraps(original)
+    def reset(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if watching() is not None:
+            with suppress(Exception):
+                expect(watching, put)
+        return result
+
+    return reset
+
+
+def _begin_compiling(watching: Callable[[], Session | None], put: Put) -> None:
     """What a compiler computes, of constants say, is nothing of the program's. The tap stays on meanwhile: it is among
     the dispatch keys that a graph is guarded by."""
     session = watching()
     if session is not None:
         session.state.compiling = 1
+    _meet_compiler(watching, put)
 
 
 def _end_compiling(watching: Callable[[], Session | None], put: Put) -> None:
@@ -54,6 +75,20 @@ def _meet_graphs(watching: Callable[[], Session | None], put: Put) -> None:
             put(kind, "__call__", functools.partial(_heard, watching))
 
 
+def _meet_compiler(watching: Callable[[], Session | None], put: Put) -> None:
+    """Before its first graph: Inductor is about to be imported where torch.compile has named it."""
+    if watching() is None or "torch._inductor" not in sys.modules:
+        return
+    try:
+        from torch._inductor import compile_fx
+    except Exception:  # it will fail again, in the program
+        return
+    for name in _COMPILES:
+        if hasattr(compile_fx, name):
+            put(compile_fx, name, watch_compiler)
+            return
+
+
 def _heard(watching: Callable[[], Session | None], original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def called(graph: Any, inputs: Any) -> Any:
@@ -61,7 +96,7 @@ def _heard(watching: Callable[[], Session | None], original: Callable[..., Any])
         tap = session.tap if session is not None else None
         if session is None or tap is None or not tap.is_on or not session.hears(trains=False):
             return original(graph, inputs)
-        written = _begin(session, graph, inputs)
+        written, kept = _begin(session, graph, inputs)
         try:
             with unheard():
                 result = original(graph, inputs)
@@ -69,32 +104,46 @@ def _heard(watching: Callable[[], Session | None], original: Callable[..., Any])
             if session.tap is tap:
                 tap.drop_graph()
             raise
-        _end(session, result, written)
+        _end(session, result, written, kept)
         return result
 
     return called
 
 
-def _begin(session: Session, graph: Any, inputs: Any) -> list[torch.Tensor]:
-    """What it writes of what it is given, which alone is kept: a graph frees the rest while it runs."""
+def _begin(session: Session, graph: Any, inputs: Any) -> tuple[list[torch.Tensor], Inputs | None]:
+    """What it writes of what it is given, which alone is kept: a graph frees the rest while it runs. And all of it, where
+    the graph may be opened."""
     tap = session.tap
     if tap is None:
-        return []
+        return [], None
     try:
         tap.begin_graph([t for t in inputs if type(t) in PLAIN])
         writes = getattr(graph, "mutated_input_idxs", None) or ()
-        return [inputs[i] for i in writes if type(inputs[i]) in PLAIN]
+        return [inputs[i] for i in writes if type(inputs[i]) in PLAIN], keep_inputs(graph_of(graph), inputs)
     except Exception as error:
         session.failed(error, "a compiled graph")
         if session.tap is not None:  # too many errors close the watch
             session.tap.begin_graph(())
-        return []
+        return [], None
 
 
-def _end(session: Session, result: Any, written: list[torch.Tensor]) -> None:
+def _end(session: Session, result: Any, written: list[torch.Tensor], inputs: Inputs | None) -> None:
+    tap = session.tap
+    if tap is None:
+        return
+    opened = None
+    made: list[torch.Tensor] = []
     try:
         made = [t for t in result if type(t) in PLAIN] if isinstance(result, (list, tuple)) else []
-        if session.tap is not None:
-            session.tap.end_graph(made, written)
+        made += written
+        if inputs is not None and not inputs.lack and tap.graph_went_bad(made, len(written), inputs.tensors()):
+            with modes_aside(), torch.no_grad(), torch._C._DisableAutocast(), torch._C._AutoDispatchBelowAutograd():
+                opened = open_graph(session, inputs)
+    except Exception as error:
+        session.failed(error, "the inside of a compiled graph")
+    try:
+        seq = tap.end_graph(made, len(written), () if opened is None else opened.bad)
+        if seq >= 0 and (inputs is None or inputs.lack or opened is not None):
+            report_opened(session, seq, inputs, opened, result)
     except Exception as error:
         session.failed(error, "a compiled graph")

@@ -195,14 +195,27 @@ class Tap:
         addresses = array("q", [t._cdata for t in given])
         self.library.begin_graph(self.handle, addresses.buffer_info()[0], len(addresses))
 
-    def end_graph(self, made: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> None:
-        """`written`: of what it was given."""
-        addresses = array("q", [t._cdata for t in (*made, *written)])
-        self.library.end_graph(self.handle, addresses.buffer_info()[0], len(addresses), len(written))
+    def graph_went_bad(self, made: Sequence[torch.Tensor], written: int, given: Sequence[torch.Tensor]) -> bool:
+        """Whether it, which has run, made anything bad of what holds no NaN. `written`: as many of `made`, the last."""
+        of_made, of_given = (array("q", [t._cdata for t in tensors]) for tensors in (made, given))
+        return bool(self.library.graph_went_bad(self.handle, of_made.buffer_info()[0], len(of_made), written,
+                                                of_given.buffer_info()[0], len(of_given)))
+
+    def end_graph(self, made: Sequence[torch.Tensor], written: int, inside: Sequence[torch.Tensor] = ()) -> int:
+        """`inside`: what was bad there. The number of its row; -1: it is not recorded so far."""
+        of_made, of_inside = (array("q", [t._cdata for t in tensors]) for tensors in (made, inside))
+        return int(self.library.end_graph(self.handle, of_made.buffer_info()[0], len(of_made), written,
+                                          of_inside.buffer_info()[0], len(of_inside)))
 
     def drop_graph(self) -> None:
         """It has raised."""
-        self.library.end_graph(self.handle, None, 0, -1)
+        self.library.end_graph(self.handle, None, 0, -1, None, 0)
+
+    def place(self, path: str | None, site: str = "") -> None:
+        """Where ops run that stand for nodes of a graph, from here on; "": in the module that runs; None: where they
+        seem to."""
+        self.library.place(self.handle, -1 if path is None else self.text(path) if path else 0,
+                           self.text(site) if site else 0)
 
     # Contents.
     def describe(self, t: torch.Tensor, with_data: bool = True) -> Quad | None:

@@ -13,6 +13,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -105,6 +106,7 @@ class Rows {
 
   // The call site, to be asked for before the tap's mutex is taken: the user's line in forward, else 0.
   std::int64_t site(const Plan& plan) {
+    if (in_graph_) return in_graph_->site;
     if (in_backward() || plan.scalar_read || (plan.skip && (plan.places_none || !places.is_to_claim()))) return 0;
     return frames.here();
   }
@@ -195,7 +197,7 @@ class Rows {
         for (const Given::Written& one : given.written)
           if (one.at >= 0 && one.had_looked && one.had == 0) words[static_cast<std::size_t>(one.at)] = NANHUNT_WAS_FINITE;
     }
-    held.judge(plan, given, made_, [&] { return in_backward() ? places.backward().site : site_; });
+    held.judge(plan, given, made_, [&] { return site_now(); });
     if (given.reads_table) held.look_at_tables(plan, given, made_);
     emit(plan, words, key, given.numbers, inputs, wide, where);
   }
@@ -229,6 +231,9 @@ class Rows {
     report_ended();
   }
 
+  // Where ops run that stand for nodes of a compiled graph; none: they run where they seem to.
+  void set_place(std::optional<Place> place) { in_graph_ = place; }
+
   bool in_backward() const { return state_->phase == NANHUNT_PHASE_BACKWARD && !places.recomputing(); }
   Place here(std::int64_t site) {
     return in_backward() ? places.backward() : Place{places.path, std::max<std::int64_t>(0, site)};
@@ -246,6 +251,8 @@ class Rows {
   }
 
  private:
+  std::int64_t site_now() { return in_graph_ ? in_graph_->site : in_backward() ? places.backward().site : site_; }
+
   // Whether it is a single number on the host that is not finite: most often the loss.
   void note_number(const at::Tensor& t) {
     if (const auto number = one_number(t); number && !std::isfinite(*number)) state_->bad_number = 1;
@@ -329,9 +336,9 @@ class Rows {
         given.old |= had;
       }
     }
-    held.judge(plan, given, columns_, made_, [&] { return in_backward() ? places.backward().site : site_; });
+    held.judge(plan, given, columns_, made_, [&] { return site_now(); });
 
-    const std::int64_t at = in_backward() ? places.backward().site : site_;
+    const std::int64_t at = site_now();
     if (at == Frames::kImporting) return;
     const bool owned = is_owned(phase_);
     Words &words = given.words, &outputs = outputs_;
@@ -406,6 +413,9 @@ class Rows {
     const std::int64_t phase = where != nullptr ? state_->phase : phase_;
     if (where != nullptr) {
       place = *where;
+    } else if (in_graph_) {
+      place = *in_graph_;
+      if (place.path == 0) place.path = in_backward() ? places.backward().path : places.path;
     } else if (in_backward()) {
       place = places.backward();
       if (place.path == 0 && place.site == 0) place.path = places.loss();
@@ -416,7 +426,7 @@ class Rows {
     }
     if (place.site < 0) place.site = 0;
     // What a backward computes of it later is told by itself.
-    places.claim(Owners::is_later(place.path) ? Place{0, place.site} : place);
+    if (!in_graph_) places.claim(Owners::is_later(place.path) ? Place{0, place.site} : place);
     add_row(plan, key, plan.collective ? std::int64_t{NANHUNT_PHASE_COMM} : phase, place.path, place.site, words, inputs,
             numbers);
     send_rows();
@@ -477,6 +487,7 @@ class Rows {
   std::vector<std::optional<Quad>> results_;
   Columns columns_;
   std::int64_t site_ = 0, phase_ = 0;  // of the op at hand
+  std::optional<Place> in_graph_;
 };
 
 }  // namespace nanhunt::tap
