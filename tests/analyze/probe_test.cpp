@@ -120,6 +120,32 @@ TEST(Probes, show_what_cannot_be_reproduced) {
   EXPECT_EQ(a.findings[0].title, "mul in act was not finite in the run, and is finite when it is computed again");
 }
 
+// A compiled graph, heard as one op, that gave an infinity: the rule says unexplained.
+Analysis graph(const ProbeRecord& probe) {
+  TraceBuilder t;
+  const Handle x = t.value(finite().range(-1, 1));
+  const Handle y = t.in("net").op("compiled_graph", {{"inputs", x}}, finite().inf(kBad));
+  t.probe(probe);
+  t.mark(TensorRole::kLoss, "loss", y);
+  t.end_step();
+  return analysis_of(t);
+}
+
+TEST(Probes, show_a_compiled_kernel_that_computes_otherwise_than_its_operations) {
+  const Analysis a = graph(probe(ProbeMode::kOtherKernel, DType::kF32, 0));
+  EXPECT_EQ(table(a), "kernel_dependent | compiled_graph | net | forward | step 0 | appear | proved\n");
+  EXPECT_NE(a.findings.at(0).explanation.find("at [3] it is 70123"), std::string::npos) << a.findings.at(0).explanation;
+}
+
+TEST(Probes, say_of_a_compiled_graph_why_it_was_not_opened_and_what_to_set_where_a_cache_had_it) {
+  ProbeRecord closed = probe(ProbeMode::kOtherKernel, DType::kF32, 0);
+  closed.ran = false;
+  const Analysis a = graph(closed);
+  EXPECT_EQ(table(a), "unexplained | compiled_graph | net | forward | step 0 | appear | inferred\n");
+  EXPECT_TRUE(says(a, "It came out of a cache"));
+  EXPECT_EQ(a.findings.at(0).advice.at(0).id, "compile-cache-off");
+}
+
 TEST(Probes, conclude_nothing_where_the_op_could_not_be_computed_again) {
   ProbeRecord refused = kSame;
   refused.ran = false;

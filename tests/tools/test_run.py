@@ -187,6 +187,9 @@ def test_the_environment_of_the_command_is_as_documented(run, tmp_path, binaries
     plain = json.loads(run(sys.executable, "-c", script, PYTHONPATH="", NANHUNT_BUDGET="5").stdout)
     assert plain["PYTHONPATH"] == boot  # an empty entry after it would be the working directory
     assert plain["NANHUNT_LEVEL"] == "live" and "NANHUNT_BUDGET" not in plain
+    assert "TORCH_COMPILE_DISABLE" not in plain
+    eager = json.loads(run(sys.executable, "-c", script, options=("--eager",)).stdout)
+    assert eager["TORCH_COMPILE_DISABLE"] == "1"
 
 
 def test_wrong_usage_is_told_with_the_right_one(environment, tmp_path):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A graph that torch.compile made is heard as one op. One that came out of a cache is told as that, with the user's line."""
+"""A graph that torch.compile made is heard as one op. One that came out of a cache is told as that, with its line."""
 
 from __future__ import annotations
 

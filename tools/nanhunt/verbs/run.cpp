@@ -93,6 +93,8 @@ class RunVerb final : public Verb {
         .in_range(1u, 1'000'000u);
     options.add_flag("--kernels", kernels_,
                  "Name the kernels that an NVIDIA GPU ran for an op, through CUPTI, at level ops");
+    options.add_flag("--eager", eager_,
+                 "Run with torch.compile off (TORCH_COMPILE_DISABLE=1): each op is heard as it is written");
     options.add("--error-exitcode", error_exitcode_, "Exit with N, not COMMAND's status, when a fault was found")
         .value_name("N")
         .in_range(1, 255);
@@ -222,6 +224,7 @@ class RunVerb final : public Verb {
         {"NANHUNT_BOOT_LOG", boot_log}};
     // Without the option the user's own stays.
     if (kernels_) settings.emplace_back("NANHUNT_KERNELS", "1");
+    if (eager_) settings.emplace_back("TORCH_COMPILE_DISABLE", "1");
     if (quiet_) settings.emplace_back("NANHUNT_QUIET", "1");
     return settings;
   }
@@ -329,7 +332,7 @@ class RunVerb final : public Verb {
   std::string level_ = "live", out_, budget_, config_;
   std::uint32_t keep_ = 0, max_trace_mb_ = 0;  // 0: not given
   int error_exitcode_ = 0;
-  bool no_captures_ = false, kernels_ = false, stop_on_fault_ = false, quiet_ = false;
+  bool no_captures_ = false, kernels_ = false, eager_ = false, stop_on_fault_ = false, quiet_ = false;
   bool strict_ = false;
   bool made_out_ = false;  // by us, in this run
 };

@@ -39,7 +39,8 @@ def expect(watching: Callable[[], Session | None], put: Put) -> None:
     _meet_graphs(watching, put)
 
 
-def _expects_again(watching: Callable[[], Session | None], put: Put, original: Callable[..., Any]) -> Callable[..., Any]:
+def _expects_again(watching: Callable[[], Session | None], put: Put,
+                   original: Callable[..., Any]) -> Callable[..., Any]:
     """It forgets whom compilations are told."""
     @functools.wraps(original)
     def reset(*args: Any, **kwargs: Any) -> Any:
@@ -111,8 +112,8 @@ def _heard(watching: Callable[[], Session | None], original: Callable[..., Any])
 
 
 def _begin(session: Session, graph: Any, inputs: Any) -> tuple[list[torch.Tensor], Inputs | None]:
-    """What it writes of what it is given, which alone is kept: a graph frees the rest while it runs. And all of it, where
-    the graph may be opened."""
+    """What it writes of what it is given, which alone is kept: a graph frees the rest while it runs. And all of it,
+    where the graph may be opened."""
     tap = session.tap
     if tap is None:
         return [], None

@@ -60,7 +60,7 @@ class Graph:
         numbers: dict[Any, int] = {}
         last: dict[int, int] = {}
 
-        def refer(node: Any) -> Ref:
+        def refer(node: Any) -> Any:
             last[numbers[node]] = len(self.nodes)
             return Ref(numbers[node])
 

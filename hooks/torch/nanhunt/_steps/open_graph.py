@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compiled graph that made something bad of what was not: its ops, one by one, of the inputs that it had, heard by the
-tap as those of an eager program. Nothing of the program's runs, and nothing of the run is written."""
+"""A compiled graph that made something bad of what was not: its ops, one by one, of the inputs that it had, heard by
+the tap as those of an eager program. Nothing of the program's runs, and nothing of the run is written."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -114,8 +114,8 @@ def _first_bad(t: torch.Tensor) -> int:
 
 def report_opened(session: Session, seq: int, inputs: Inputs | None, opened: Opened | None,
                   results: Sequence[torch.Tensor]) -> None:
-    """Of a graph's row: that its ops, one by one, are finite where its results are not, or why that is not known: "" that
-    it came out of a cache."""
+    """Of a graph's row: that its ops, one by one, are finite where its results are not, or why that is not known: ""
+    that it came out of a cache."""
     if session.recorder is None or opened is not None and opened.bad:
         return
     lack = opened.lack if opened is not None else "" if inputs is None else inputs.lack
