@@ -6,6 +6,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -25,7 +26,8 @@ class CompiledGraphs {
 
   explicit CompiledGraphs(Rows& rows) : rows_(rows) {}
 
-  void begin(const c10::List<at::Tensor>& inputs) {
+  // `kept`: who calls it keeps them until it has run, so they are looked at where that is wanted.
+  void begin(const c10::List<at::Tensor>& inputs, bool kept) {
     rows_.held.launch_looks();  // what it writes is not known yet
     if (plan_ == nullptr) {
       const auto op = c10::Dispatcher::singleton().findSchema({"nanhunt_tap::compiled_graph", ""});
@@ -38,37 +40,43 @@ class CompiledGraphs {
     if (plan_ != nullptr) {
       rows_.before(*plan_, {inputs}, *given);
       std::vector<const at::Tensor*> bad;
-      if (!given->inputs_finite) given->old = Births::taken(*plan_, given->args, {}, rows_.describer.identities, 0, bad);
+      if (!kept && !given->inputs_finite) given->old = Births::taken(*plan_, given->args, {}, rows_.describer.identities, 0, bad);
       given->args = {c10::IValue(c10::List<at::Tensor>())};
     }
-    running_.push_back({std::move(given)});
+    running_.push_back({std::move(given), {}, {}});
   }
 
-  // It has run. `outputs`: with what it was given and has written, the last `written` of them. Whether there is anything
-  // bad among them though nothing among `inputs` is NaN; but for infinities that a healthy step had there. `site`: of the
-  // call.
-  bool went_bad(const c10::List<at::Tensor>& outputs, std::size_t written, const c10::List<at::Tensor>& inputs,
-                std::int64_t site) {
-    if (running_.empty() || plan_ == nullptr || rows_.held.is_late()) return false;
+  enum class Made : std::int32_t { kGood = 0, kBad = 1, kBadOfNan = 2, kInfinite = 3 };
+
+  // It has run. `outputs`: with what it was given and has written, the last `written` of them. Whether any is bad, though
+  // nothing among `inputs` is NaN; but for infinities that a healthy step had there. `site`: of the call.
+  Made judge(const c10::List<at::Tensor>& outputs, std::size_t written, const c10::List<at::Tensor>& inputs, std::int64_t site) {
+    if (running_.empty() || plan_ == nullptr || rows_.held.is_late()) return Made::kGood;
     name_anew(outputs, written);
-    const auto bits = [](const c10::List<at::Tensor>& tensors) {
-      std::uint8_t all = 0;
-      for (const at::Tensor& t : tensors)
-        if (t.has_storage() && Describer::holds(t)) all |= finite::bits_of(t).value_or(0);
-      return all;
-    };
-    const std::uint8_t made = bits(outputs);
-    if (made == 0 || (bits(inputs) & finite::kNan) != 0) return false;
-    return (made & finite::kNan) != 0 || rows_.held.births.is_new(*plan_, site);
+    std::uint8_t made = 0, had = 0;
+    for (const at::Tensor& t : outputs) made |= look_at(t);
+    if (made == 0) return Made::kGood;
+    Running& running = running_.back();
+    for (const at::Tensor& t : inputs) {
+      const std::uint8_t bits = t.has_storage() && Describer::holds(t) ? finite::bits_of(t).value_or(0) : 0;
+      had |= bits;
+      if ((bits & finite::kNan) != 0) running.nan.push_back(rows_.describer_identity(t)->word);
+    }
+    running.given->old |= had;
+    if ((had & finite::kNan) != 0) return Made::kBadOfNan;
+    if ((made & finite::kNan) != 0) return Made::kBad;
+    return rows_.held.births.is_new(*plan_, site) ? Made::kInfinite : Made::kGood;
   }
 
   // Its row. `inner`: what was bad inside. Its number; -1: the recorder has not got it.
   std::int64_t end(const c10::List<at::Tensor>& outputs, std::size_t written, const c10::List<at::Tensor>& inner, std::int64_t site) {
     if (running_.empty()) return -1;
     if (plan_ != nullptr) name_anew(outputs, written);
-    const std::unique_ptr<Given> given = std::move(running_.back().given);
+    Running running = std::move(running_.back());
+    const std::unique_ptr<Given> given = std::move(running.given);
     running_.pop_back();
     if (plan_ == nullptr) return -1;
+    if (!inner.empty()) forget_inputs(*given, running.nan);  // what is inner stands for them
     for (const at::Tensor& t : inner) {
       const auto quad = rows_.describer.describe(t, true);
       if (!quad) continue;
@@ -77,6 +85,7 @@ class CompiledGraphs {
       given->old |= finite::bits_of(t).value_or(0);
       given->inputs_finite = false;
     }
+    for (std::size_t i = outputs.size() - written; i < outputs.size(); ++i) rows_.note_written_by_graph(outputs.get(i));
     rows_.held.begin_reported();
     rows_.after(*plan_, *given, {outputs}, site);
     rows_.held.launch_looks();  // a replay writes over it unheard
@@ -88,18 +97,44 @@ class CompiledGraphs {
   }
 
  private:
+  // What it has made is looked at once.
+  std::uint8_t look_at(const at::Tensor& t) {
+    if (!t.has_storage() || !Describer::holds(t)) return 0;
+    Identity& identity = rows_.describer.identities.of(t.storage().unsafeGetStorageImpl());
+    if (identity.is_finite()) return 0;
+    const std::optional<finite::Found> found = finite::look_at(t);
+    if (found && finite::covers(t)) identity.note_bad(found->bits, found->amax);
+    return found ? found->bits : 0;
+  }
   // Contents are others now.
   void name_anew(const c10::List<at::Tensor>& outputs, std::size_t written) {
     Running& running = running_.back();
-    if (std::exchange(running.is_named, true)) return;
     Identities& identities = rows_.describer.identities;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       const at::Tensor t = outputs.get(i);
       if (!t.has_storage()) continue;
       Identity& identity = identities.of(t.storage().unsafeGetStorageImpl());
       // A CUDA graph gives the same memory each time.
-      if (i >= outputs.size() - written || !was_given(*running.given, identity.word >> kVersionBits)) identities.bump(identity);
+      if (std::find(running.named.begin(), running.named.end(), identity.word) != running.named.end()) continue;
+      if (i >= outputs.size() - written || !was_given(*running.given, identity.word >> kVersionBits)) {
+        if (rows_.held.ring.keeps()) rows_.held.ring.note_before(identity.word);
+        identities.bump(identity);
+      }
+      running.named.push_back(identity.word);
     }
+  }
+
+  static void forget_inputs(Given& given, const Words& some) {
+    Words words;
+    Key key;
+    for (std::size_t i = 0; i < given.key.size() && (i + 1) * kValueWords <= given.words.size(); ++i) {
+      const auto quad = given.words.begin() + static_cast<std::ptrdiff_t>(i * kValueWords);
+      if (std::find(some.begin(), some.end(), quad[1]) != some.end()) continue;
+      words.insert(words.end(), quad, quad + kValueWords);
+      key.push_back(given.key[i]);
+    }
+    given.words = std::move(words);
+    given.key = std::move(key);
   }
 
   static bool was_given(const Given& given, std::int64_t storage) {
@@ -112,7 +147,8 @@ class CompiledGraphs {
   std::unique_ptr<Plan> plan_;
   struct Running {
     std::unique_ptr<Given> given;
-    bool is_named = false;  // what it has made and written
+    Words named;  // contents that it has made or written
+    Words nan;    // ... that it was given, and hold one
   };
   std::vector<Running> running_;  // they nest
 };

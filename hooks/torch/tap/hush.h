@@ -11,6 +11,7 @@
 
 namespace nanhunt::tap {
 
+// Takes what PyTorch warns of.
 class Silent : public c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
@@ -28,6 +29,18 @@ inline bool hush_thread(bool hush) {
     c10::WarningUtils::set_warning_handler(std::exchange(warns, nullptr));
   }
   return was;
+}
+
+// The calling thread is heard, but what PyTorch warns of in it is not the program's.
+inline void silence_thread(bool on) {
+  static Silent silent;
+  static thread_local c10::WarningHandler* before = nullptr;
+  if (on && before == nullptr) {
+    before = c10::WarningUtils::get_warning_handler();
+    c10::WarningUtils::set_warning_handler(&silent);
+  } else if (!on && before != nullptr) {
+    c10::WarningUtils::set_warning_handler(std::exchange(before, nullptr));
+  }
 }
 
 }  // namespace nanhunt::tap

@@ -123,7 +123,7 @@ void watch(Tap& tap, const Below& below, c10::Stack* stack) {
   } catch (const std::exception& error) {
     tap.note_failure(error, plan->op);
   }
-  if (began && site > 0) tap.rows.frames.report_stack(site);
+  if (began && site > 0 && !tap.rows.in_graph()) tap.rows.frames.report_stack(site);
 }
 
 void heard(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* stack) {
@@ -355,18 +355,19 @@ NANHUNT_TAP void nanhunt_tap_mark_set(void* tap, const void* set, const std::int
 }
 
 // A compiled graph is about to run, and has run: `written` of what it was given, after what it gives; -1: it has raised.
-NANHUNT_TAP void nanhunt_tap_begin_graph(void* tap, const std::int64_t* tensors, std::size_t count) {
+NANHUNT_TAP void nanhunt_tap_begin_graph(void* tap, const std::int64_t* tensors, std::size_t count, std::int32_t kept) {
   guarded(static_cast<Tap*>(tap), 0, "a compiled graph", [&] {
-    static_cast<Tap*>(tap)->graphs.begin(tensors_at(tensors, count));
+    static_cast<Tap*>(tap)->graphs.begin(tensors_at(tensors, count), kept != 0);
     return 0;
   });
 }
-NANHUNT_TAP std::int32_t nanhunt_tap_graph_went_bad(void* tap, const std::int64_t* tensors, std::size_t count,
-                                                    std::size_t written, const std::int64_t* inputs, std::size_t given) {
+// 1: something is bad of what it has made; 2: and something was NaN of what it was given; 3: bad, and no NaN.
+NANHUNT_TAP std::int32_t nanhunt_tap_judge_graph(void* tap, const std::int64_t* tensors, std::size_t count,
+                                                 std::size_t written, const std::int64_t* inputs, std::size_t given) {
   Tap* const t = static_cast<Tap*>(tap);
   const std::int64_t site = t == nullptr ? 0 : t->rows.frames.here();
   return guarded(t, 0, "a compiled graph", [&] {
-    return t->graphs.went_bad(tensors_at(tensors, count), written, tensors_at(inputs, given), site) ? 1 : 0;
+    return static_cast<std::int32_t>(t->graphs.judge(tensors_at(tensors, count), written, tensors_at(inputs, given), site));
   });
 }
 NANHUNT_TAP std::int64_t nanhunt_tap_end_graph(void* tap, const std::int64_t* tensors, std::size_t count,
@@ -380,6 +381,7 @@ NANHUNT_TAP std::int64_t nanhunt_tap_end_graph(void* tap, const std::int64_t* te
     return std::int64_t{-1};
   });
 }
+NANHUNT_TAP void nanhunt_tap_silence(std::int32_t on) { silence_thread(on != 0); }
 // Where ops run that stand for nodes of a graph, as texts, from here on. A path of 0: of the module that runs; -1: ops run
 // where they seem to.
 NANHUNT_TAP void nanhunt_tap_place(void* tap, std::int64_t path, std::int64_t site) {

@@ -47,7 +47,7 @@ INSTRUMENTS = (UNWATCHED, CONTROL, *OTHERS, *LEVELS)
 # The allocator gives nothing back. Else whether a step's tensors are mapped anew each time is chance, and differs
 # between processes by more than what is measured (the control of the CNN was 1.13).
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
-STEPS_PER_TURN = {"mlp": 40, "cnn": 10, "transformer": 10}
+STEPS_PER_TURN = {"mlp": 40, "cnn": 10, "transformer": 10, "cnn-compiled": 10, "transformer-compiled": 10}
 FOR_DEVICES = {"gpt2-fp16": 4, "gpt2-bf16": 4, "gpt2-compiled": 4, "resnet50": 6}
 
 
@@ -91,7 +91,7 @@ def make(name: str, device: str) -> tuple[nn.Module, Step]:
         layers = [part for _ in range(12) for part in (nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU())]
         model = nn.Sequential(*layers, nn.Linear(64, 10))
         x, y = torch.randn(64, 64), torch.randint(10, (64,))
-    elif name == "cnn":
+    elif name.startswith("cnn"):
         widths = (3, 16, 32, 64)
         convolutions = [
             part
@@ -100,7 +100,7 @@ def make(name: str, device: str) -> tuple[nn.Module, Step]:
         ]
         model = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(64 * 16, 10))
         x, y = torch.randn(56, 3, 32, 32), torch.randint(10, (56,))
-    elif name == "transformer":
+    elif name.startswith("transformer"):
         model = Transformer(layers=4, width=128, vocabulary=512, heads=4)
         x, y = torch.randint(512, (4, 64)), torch.randint(512, (4 * 64,))
     elif name == "resnet50":

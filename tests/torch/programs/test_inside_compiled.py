@@ -134,7 +134,33 @@ class Chosen(Part):
         return torch.where(h > 0, h.log(), 0.0)  # HERE
 
 
-PARTS = [Exponential, Logarithm, Quotient, Outside, Power, Cosine, Row, Deep, RootAtZero, NormAtZero, Chosen]
+class Hidden(Part):
+    """NaN that `where` leaves out; backward computes it again."""
+
+    bad, phase, op = -1.0, "backward", "aten::sqrt"
+
+    def forward(self, x):
+        h = x * self.weight
+        return torch.where(h > 0, h.sqrt(), 0.0)  # HERE
+
+
+class Saved(Part):
+    """NaN that `where` leaves out; it is saved for backward."""
+
+    bad, op = -1.0, "aten::sqrt"
+
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Parameter(torch.eye(4))
+
+    def forward(self, x):
+        h = x * self.weight
+        y = torch.softmax(h.sqrt() @ self.mix, -1)  # HERE
+        return torch.where(h.amin() >= 0, y, 0.0)
+
+
+PARTS = [Exponential, Logarithm, Quotient, Outside, Power, Cosine, Row, Deep, RootAtZero, NormAtZero, Chosen, Hidden,
+         Saved]
 
 
 class Sum(nn.Module):
@@ -348,6 +374,45 @@ def compiled_update(bad):
     return build
 
 
+def in_place(bad):
+    """A compiled function writes parameters: 0/0 where gradients are 0."""
+
+    def build():
+        torch.manual_seed(0)
+        net = Quiet()
+
+        @torch.compile
+        def update(parameters):
+            for p in parameters:
+                p.sub_(1e-3 * p.grad / p.grad.abs().amax())  # HERE
+
+        def step(i):
+            x, y = a_batch()
+            loss = F.cross_entropy(net(x), y)
+            (loss * 0 if i == bad else loss).backward()
+            with torch.no_grad():
+                update(list(net.parameters()))
+            net.zero_grad()
+
+        return step, net, None
+
+    return build
+
+
+class Reach(Quiet):
+    """A buffer goes bad; what the model gives stays finite."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("reach", torch.ones(8))
+
+    def forward(self, x):
+        h = self.first(x)
+        with torch.no_grad():
+            self.reach.mul_((h.mean(0) * 0 + x.amax() + 4).log())  # HERE
+        return self.last(h)
+
+
 def zeros(x):
     return torch.zeros_like(x)
 
@@ -365,6 +430,7 @@ PROGRAMS = {
     "one module of many": (training(lambda: Eager(Quiet(Tail)), lambda n: n), Tail, "aten::exp", "model.tail",
                            "forward"),
     "a loss": (compiled_loss, compiled_loss, "aten::log", None, None),
+    "a buffer": (training(Reach, spoil=lambda x: x - 99), Reach, "aten::log", "", "forward"),
     "what an optimizer is given": (compiled_update, compiled_update, "aten::div", None, None),
 }
 
@@ -470,3 +536,72 @@ def with_counters(build, out=None):
 def test_a_run_with_a_graph_that_is_opened_ends_with_the_same_bits_and_compiles_as_often(make, tmp_path):
     build = training(make, spoil=zeros if make is OwnFunction else lambda x: x * 1e3)(BAD)
     assert with_counters(build, tmp_path / "run") == with_counters(build)
+
+
+class Noisy(Classifier):
+    def forward(self, x):
+        return self.last(F.dropout(self.first(x) * 0 + x.square().mean()).exp())
+
+
+class Wide(Classifier):
+    """In between it would take 400 MB."""
+
+    def forward(self, x):
+        far = (torch.arange(10000.0)[:, None] - torch.arange(10000.0)[None, :] * x.mean()).abs().sum(1).mean()
+        return self.last(self.first(x) * (far * 1e-9 + 1)) + (x.mean() + 4).log()
+
+
+@pytest.mark.parametrize(
+    ("make", "spoil", "why"),
+    [(Noisy, lambda x: torch.full_like(x, 7.0), None), (Wide, lambda x: x - 99, "too much memory")],
+)
+def test_what_cannot_be_computed_again_as_it_was_is_not_blamed_on_the_compiler(make, spoil, why, tmp_path):
+    said = told(training(make, spoil=spoil)(BAD), tmp_path, "live", STEPS)
+    assert said.first["class"] != "kernel_dependent" and said.first["step"] == BAD, said.show()
+    assert why is None or any(why in line for line in said.first["evidence"]), said.first["evidence"]
+
+
+def test_of_two_models_in_one_graph_the_right_one_is_named(tmp_path):
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.student, self.teacher = Quiet(Tail), Quiet(Tail)
+
+        def forward(self, x, z):
+            return self.student(x) + self.teacher(z)
+
+    def build():
+        torch.manual_seed(0)
+        net = Both()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+        both = torch.compile(lambda a, b, x, z: a(x) + b(z))
+
+        def step(i):
+            x, y = a_batch()
+            net(x, x)  # names its parts
+            opt.zero_grad()
+            F.cross_entropy(both(net.student, net.teacher, x, x * 1e3 if i == BAD else x), y).backward()
+            opt.step()
+
+        return step, net, opt
+
+    said = told(build, tmp_path, "live", STEPS)
+    assert said.first["op"] == "aten::exp" and said.first["module"] == "teacher.tail", said.show()
+
+
+def test_what_pytorch_warns_of_inside_is_not_printed_into_the_run(tmp_path, capfd):
+    class Single(Quiet):
+        def forward(self, x):
+            return self.last(self.first(x) + x[:1].std(0).sum() * x.amin().sign().clamp(max=0))
+
+    said = told(training(Single, spoil=lambda x: x - 99)(BAD), tmp_path, "live", STEPS)
+    assert said.status == "fault", said.show()
+    assert "degrees of freedom" not in capfd.readouterr().err
+
+
+def test_parameters_that_a_compiled_function_writes_end_a_step(tmp_path):
+    said = told(in_place(BAD), tmp_path / "bad", "live", STEPS)
+    found = [f for f in said.run.report["findings"] if f["op"] == "aten::div"]
+    assert [f["step"] for f in found] == [BAD] and found[0]["call_site"].endswith(f":{line_of(in_place)}"), said.show()
+    torch.compiler.reset()
+    assert_silent(in_place(None), tmp_path / "twin", "live", STEPS)

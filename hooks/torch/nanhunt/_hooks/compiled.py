@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nanhunt._hooks.graphs import graph_of, watch_compiler
-from nanhunt._modes import modes_aside
-from nanhunt._steps.open_graph import Inputs, keep_inputs, open_graph, report_opened
+from nanhunt._modes import modes_aside, without_modes
+from nanhunt._steps.open_graph import Inputs, keep_inputs, open_graphs, report_opened
 from nanhunt._tap.plain import PLAIN
 from nanhunt._tap.tap_library import unheard
 
@@ -33,10 +33,11 @@ def expect(watching: Callable[[], Session | None], put: Put) -> None:
     callback = sys.modules.get("torch._dynamo.callback")
     handler = getattr(callback, "callback_handler", None)
     if callback is not None and handler is not None and _begins not in handler.start_callbacks:
-        _begins = callback.on_compile_start(lambda *_: _begin_compiling(watching, put))
+        _begins = callback.on_compile_start(lambda *_: _begin_compiling(watching))
         callback.on_compile_end(lambda *_: _end_compiling(watching, put))
         put(sys.modules["torch._dynamo"], "reset", functools.partial(_expects_again, watching, put))
     _meet_graphs(watching, put)
+    _meet_compiler(watching, put)
 
 
 def _expects_again(watching: Callable[[], Session | None], put: Put,
@@ -53,13 +54,12 @@ def _expects_again(watching: Callable[[], Session | None], put: Put,
     return reset
 
 
-def _begin_compiling(watching: Callable[[], Session | None], put: Put) -> None:
+def _begin_compiling(watching: Callable[[], Session | None]) -> None:
     """What a compiler computes, of constants say, is nothing of the program's. The tap stays on meanwhile: it is among
     the dispatch keys that a graph is guarded by."""
     session = watching()
     if session is not None:
         session.state.compiling = 1
-    _meet_compiler(watching, put)
 
 
 def _end_compiling(watching: Callable[[], Session | None], put: Put) -> None:
@@ -77,17 +77,29 @@ def _meet_graphs(watching: Callable[[], Session | None], put: Put) -> None:
 
 
 def _meet_compiler(watching: Callable[[], Session | None], put: Put) -> None:
-    """Before its first graph: Inductor is about to be imported where torch.compile has named it."""
-    if watching() is None or "torch._inductor" not in sys.modules:
-        return
-    try:
-        from torch._inductor import compile_fx
-    except Exception:  # it will fail again, in the program
-        return
+    """Before its first graph: Inductor is imported by who calls it."""
+    inductor: Any = getattr(torch, "_TorchCompileInductorWrapper", None)
+    if inductor is not None and "__call__" in vars(inductor):
+        put(inductor, "__call__", functools.partial(_inductor_called, watching, put))
+    compiler = sys.modules.get("torch._inductor.compile_fx")
     for name in _COMPILES:
-        if hasattr(compile_fx, name):
-            put(compile_fx, name, watch_compiler)
+        if watching() is not None and hasattr(compiler, name):
+            put(compiler, name, watch_compiler)
             return
+
+
+def _inductor_called(watching: Callable[[], Session | None], put: Put,
+                     original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        if watching() is not None:
+            with suppress(Exception):
+                import torch._inductor.compile_fx  # noqa: F401
+
+                _meet_compiler(watching, put)
+        return original(*args, **kwargs)
+
+    return called
 
 
 def _heard(watching: Callable[[], Session | None], original: Callable[..., Any]) -> Callable[..., Any]:
@@ -97,11 +109,12 @@ def _heard(watching: Callable[[], Session | None], original: Callable[..., Any])
         tap = session.tap if session is not None else None
         if session is None or tap is None or not tap.is_on or not session.hears(trains=False):
             return original(graph, inputs)
-        written, kept = _begin(session, graph, inputs)
+        written, kept = without_modes(_begin, session, graph, inputs)
         try:
             with unheard():
                 result = original(graph, inputs)
         except BaseException:
+            kept = None  # the traceback would keep it
             if session.tap is tap:
                 tap.drop_graph()
             raise
@@ -111,16 +124,20 @@ def _heard(watching: Callable[[], Session | None], original: Callable[..., Any])
     return called
 
 
-def _begin(session: Session, graph: Any, inputs: Any) -> tuple[list[torch.Tensor], Inputs | None]:
+Written = Sequence["tuple[int, torch.Tensor]"]  # inputs, with their numbers
+
+
+def _begin(session: Session, graph: Any, inputs: Any) -> tuple[Written, Inputs | None]:
     """What it writes of what it is given, which alone is kept: a graph frees the rest while it runs. And all of it,
     where the graph may be opened."""
     tap = session.tap
     if tap is None:
         return [], None
     try:
-        tap.begin_graph([t for t in inputs if type(t) in PLAIN])
+        kept = keep_inputs(graph_of(graph), inputs)
+        tap.begin_graph([t for t in inputs if type(t) in PLAIN], kept is not None and not kept.lack)
         writes = getattr(graph, "mutated_input_idxs", None) or ()
-        return [inputs[i] for i in writes if type(inputs[i]) in PLAIN], keep_inputs(graph_of(graph), inputs)
+        return [(i, inputs[i]) for i in writes if type(inputs[i]) in PLAIN], kept
     except Exception as error:
         session.failed(error, "a compiled graph")
         if session.tap is not None:  # too many errors close the watch
@@ -128,23 +145,37 @@ def _begin(session: Session, graph: Any, inputs: Any) -> tuple[list[torch.Tensor
         return [], None
 
 
-def _end(session: Session, result: Any, written: list[torch.Tensor], inputs: Inputs | None) -> None:
+def _end(session: Session, result: Any, written: Written, inputs: Inputs | None) -> None:
     tap = session.tap
     if tap is None:
         return
-    opened = None
+    opened, bad = None, 0
     made: list[torch.Tensor] = []
+    wrote = [t for _, t in written]
     try:
-        made = [t for t in result if type(t) in PLAIN] if isinstance(result, (list, tuple)) else []
-        made += written
-        if inputs is not None and not inputs.lack and tap.graph_went_bad(made, len(written), inputs.tensors()):
-            with modes_aside(), torch.no_grad(), torch._C._DisableAutocast(), torch._C._AutoDispatchBelowAutograd():
-                opened = open_graph(session, inputs)
+        made = _plain(result)
+        if inputs is not None and not inputs.lack:
+            # What is saved for backward is looked at where something is bad: backward shows the rest.
+            shown = _plain(result[:inputs.graph.results])
+            bad = tap.judge_graph([*shown, *wrote], len(wrote), inputs.tensors())
+            if bad:
+                with modes_aside(), torch.no_grad(), torch._C._DisableAutocast(), torch._C._AutoDispatchBelowAutograd():
+                    opened = open_graphs(session, inputs, bad)
+            else:
+                made = shown
+            inputs.end(bad)
     except Exception as error:
         session.failed(error, "the inside of a compiled graph")
+    except BaseException:  # Ctrl-C
+        tap.drop_graph()
+        raise
     try:
-        seq = tap.end_graph(made, len(written), () if opened is None else opened.bad)
+        seq = tap.end_graph([*made, *wrote], len(wrote), () if opened is None else opened.bad)
         if seq >= 0 and (inputs is None or inputs.lack or opened is not None):
-            report_opened(session, seq, inputs, opened, result)
+            report_opened(session, seq, inputs, opened, result, written)
     except Exception as error:
         session.failed(error, "a compiled graph")
+
+
+def _plain(results: Any) -> list[torch.Tensor]:
+    return [t for t in results if type(t) in PLAIN] if isinstance(results, (list, tuple)) else []

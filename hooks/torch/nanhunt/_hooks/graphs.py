@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import re
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,10 +17,15 @@ from nanhunt._names import plain_path
 from nanhunt._tap.sites import THEIRS, file_name
 from nanhunt._weak_id_dict import WeakIdDict
 
-_MOST_NODES = 1 << 14  # of a graph that is kept
+_MOST_NODES = 1 << 14      # of a graph that is kept
+_MOST_BYTES = 256 << 20    # of what lives at one time where it is run op by op
 _LINE = re.compile(r'File "(.+?)", line (\d+), in (\S+)')
-_REUSED = re.compile(r"= (?:reinterpret_tensor\()?(\w+)\b.*# reuse")
+# A buffer takes an input's memory.
+_REUSED = re.compile(r"= (?:reinterpret_tensor\(|std::move\()?(\w+)\b.*(?:#|//) +reuse")
+_ROOT = re.compile(r"[LG]\['?(\w+)'?\]|[LG]__(\w+?)___|(\w+)")
 _PART = re.compile(r"\['?(\w+)'?\]")
+_MEMORY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted")
+_DRAWS = ("inductor_seed", "inductor_seeds", "inductor_random", "inductor_randint")
 
 
 @dataclass(frozen=True)
@@ -43,22 +49,33 @@ class Node:
     target: Any
     args: Any      # with Refs
     kwargs: Any
-    path: str      # of the module, below the one whose forward was compiled
+    root: str      # the name by which the compiled function knows the outermost module around it
+    path: str      # of the module, below that one
     lines: tuple[Line, ...]  # of the program and of packages, innermost first
     last_of: tuple[int, ...] = ()  # results that nobody reads after it
 
 
 class Graph:
-    def __init__(self, module: torch.fx.GraphModule, is_backward: bool) -> None:
-        self.is_backward = is_backward
-        self.opened = 0  # times
-        self.called = False
-        self.lack = ""   # why it is never opened
+    def __init__(self, module: torch.fx.GraphModule, is_backward: bool, is_inference: bool, number: int | None) -> None:
+        self.is_backward, self.is_inference = is_backward, is_inference
+        self.forward = _forwards.get(number) if is_backward and number is not None else None  # that saved what it reads
+        self.last: Any = None   # inputs of its last call, until its backward has run
+        self.results: int | None = None  # so many are the program's: what follows is saved for backward
+        self.opened = self.infinite = 0  # times
+        self.draws = False      # random numbers
+        self.lack = ""          # why it is never opened
         self.overwritten: frozenset[int] = frozenset()  # inputs into which it writes what is not theirs
-        self.constants: dict[str, Any] = {}
+        self.constants: dict[str, torch.Tensor] = {}
         self.nodes: list[Node] = []
+        if not is_backward and number is not None:
+            _forwards[number] = self
+        self._take(module)
+        self.inputs = [i for i, node in enumerate(self.nodes) if node.kind == "placeholder"]
+
+    def _take(self, module: torch.fx.GraphModule) -> None:
         numbers: dict[Any, int] = {}
         last: dict[int, int] = {}
+        sizes: list[int] = []
 
         def refer(node: Any) -> Any:
             last[numbers[node]] = len(self.nodes)
@@ -66,30 +83,59 @@ class Graph:
 
         for node in module.graph.nodes:
             args, kwargs = (torch.fx.node.map_arg(given, refer) for given in (node.args, node.kwargs))
-            if node.op == "get_attr":
-                self.constants[node.target] = _attribute(module, node.target)
             numbers[node] = len(self.nodes)
+            sizes.append(self._learn(module, node))
             meta = node.meta
             stack = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}
-            self.nodes.append(Node(node.op, node.name, node.target, args, kwargs,
-                                   _path(next(reversed(stack.values()))[0]) if stack else "",
+            root, path = _path(next(reversed(stack.values()))[0]) if stack else ("", "")
+            self.nodes.append(Node(node.op, node.name, node.target, args, kwargs, root, path,
                                    _lines(meta.get("stack_trace") or "")))
         for result, reader in last.items():
             node = self.nodes[reader]
             self.nodes[reader] = Node(**{**vars(node), "last_of": (*node.last_of, result)})
+        alive = largest = 0
+        for i, node in enumerate(self.nodes):
+            alive += sizes[i]
+            largest = max(largest, alive)
+            alive -= sum(sizes[j] for j in node.last_of)
+        if largest > _MOST_BYTES:
+            self.lack = "What it computes in between takes too much memory to be computed op by op."
 
-    def inputs(self) -> list[str]:
-        return [node.name for node in self.nodes if node.kind == "placeholder"]
+    def _learn(self, module: Any, node: Any) -> int:
+        """Whether there is anything that keeps it from being opened. Bytes of what the node makes."""
+        meta, func = node.meta, node.target
+        if node.op == "output" and meta.get("user_visible_output_idxs"):
+            self.results = max(meta["user_visible_output_idxs"]) + 1
+        if node.op == "get_attr":
+            constant = _attribute(module, func)
+            if isinstance(constant, torch.Tensor):
+                self.constants[func] = constant
+            else:
+                self.lack = "A part of it is called as a whole, as loops and branches are."
+        if isinstance(func, torch._ops.OpOverload):
+            name = func._schema.name.rpartition("::")[2]
+            self.draws = self.draws or torch.Tag.nondeterministic_seeded in func.tags or name in _DRAWS
+            if name in _MEMORY:
+                self.lack = "It reads memory that nothing has written."
+        made = [t for t in _flat(meta.get("val")) if isinstance(t, torch.Tensor)]
+        if any(t.device.type != "cpu" for t in made):
+            self.lack = "It is not looked into on a device."
+        return 0 if node.op in ("placeholder", "get_attr") else sum(_bytes(t) for t in made)
 
     def learn(self, compiled: Any) -> None:
         """What the compiler made of it."""
-        names = self.inputs()
-        reused = set(_REUSED.findall(getattr(compiled, "source_code", None) or ""))
+        names = [self.nodes[i].name for i in self.inputs]
+        code = getattr(compiled, "source_code", None) or ""
+        if self.is_backward and not code:  # it may write over what it is given
+            self.overwritten = frozenset(range(len(names)))
+            return
+        reused = set(_REUSED.findall(code))
         written = set(getattr(compiled, "mutated_input_idxs", None) or ())
         self.overwritten = frozenset(i for i, name in enumerate(names) if i in written or name in reused)
 
 
 _graphs: WeakIdDict[Graph] = WeakIdDict()  # of compiled ones
+_forwards: weakref.WeakValueDictionary[int, Graph] = weakref.WeakValueDictionary()  # by the compiler's number
 
 
 def graph_of(compiled: Any) -> Graph | None:
@@ -104,7 +150,8 @@ def watch_compiler(original: Callable[..., Any]) -> Callable[..., Any]:
         graph = None
         try:
             if len(module.graph.nodes) <= _MOST_NODES:
-                graph = Graph(module, bool(kwargs.get("is_backward")))
+                graph = Graph(module, bool(kwargs.get("is_backward")), bool(kwargs.get("is_inference")),
+                              kwargs.get("graph_id"))
         except Exception:  # it is told as a whole
             graph = None
         compiled = original(module, *args, **kwargs)
@@ -123,11 +170,25 @@ def _attribute(module: Any, target: str) -> Any:
     return module
 
 
-def _path(text: str) -> str:
-    """"blocks.0", of "L['self'].blocks[0]"."""
-    text = _PART.sub(r".\1", text.removeprefix("L").replace("._modules", ""))
-    parts = [part for part in text.split(".") if part]
-    return plain_path(*parts[1:])
+def _flat(value: Any) -> list[Any]:
+    return [one for part in value for one in _flat(part)] if isinstance(value, (list, tuple)) else [value]
+
+
+def _bytes(t: torch.Tensor) -> int:
+    """Of a tensor that stands for one; of sizes that are not fixed as they were met first."""
+    count = 1
+    for size in t.shape:
+        count *= size if isinstance(size, int) else int(getattr(size.node, "hint", None) or 1)
+    return count * t.element_size()
+
+
+def _path(text: str) -> tuple[str, str]:
+    """"self" and "blocks.0", of "L['self'].blocks[0]"."""
+    root = _ROOT.match(text)
+    if root is None:
+        return "", ""
+    rest = _PART.sub(r".\1", text[root.end():].replace("._modules", ""))
+    return next(name for name in root.groups() if name), plain_path(*[part for part in rest.split(".") if part])
 
 
 def _lines(trace: str) -> tuple[Line, ...]:

@@ -65,7 +65,7 @@ class Births {
       std::optional<finite::Found> found = finite::Found{};
       if (!known_finite) found = Describer::holds(t) ? look_at(plan, args, one) : std::nullopt;
       if (!found) continue;
-      identity.step = step;
+      if (!one.written || !identity.by_rows) identity.step = step;  // else it was looked at as a whole before
       if (finite::covers(t)) {
         identity.note_bad(found->bits, found->amax);
       } else if (identity.is_looked_at()) {

@@ -146,16 +146,16 @@ class HeldStep {
 
   // Where rows go to the recorder at once, which would read all of a large table of which an op writes a few rows: what
   // the others hold.
-  static void look_before_rows(const at::Tensor& t, Identity& identity, Given::Written& written) {
+  void look_before_rows(const at::Tensor& t, Identity& identity, Given::Written& written) const {
+    if (!identity.is_looked_at()) identity.step = state_->step;
     written.had = Births::before_write(t, identity);
     written.had_looked = identity.is_looked_at();
   }
   // Whether they were finite, and those that it wrote are.
-  bool rows_stay_finite(const Plan& plan, const std::vector<c10::IValue>& args, const Births::Made& made, std::int64_t step) const {
+  bool rows_stay_finite(const Plan& plan, const std::vector<c10::IValue>& args, const Births::Made& made) const {
     if (ring.keeps() || !made.had_looked || made.had != 0 || !finite::covers(*made.tensor)) return false;
     const std::optional<finite::Found> found = Births::look_at(plan, args, made);
     if (!found || found->bits != 0) return false;
-    made.identity->step = step;
     made.identity->note_bad(0, found->amax);
     return true;
   }

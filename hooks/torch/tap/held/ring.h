@@ -70,6 +70,9 @@ class StepRing {
     }
   }
 
+  // Contents that are written over by what has no row yet.
+  void note_before(std::int64_t word) { before_.push_back(word); }
+
   // What an op has made is not known to be finite.
   void note_not_finite(std::int64_t word) { not_finite_.push_back(word); }
 
@@ -111,6 +114,7 @@ class StepRing {
       for (std::uint32_t i = 0; i < row.inputs + row.outputs; ++i, quad += kValueWords)
         first.try_emplace(words_[quad + 1] >> kVersionBits, words_[quad + 1]);
     }
+    for (const std::int64_t word : before_) first.try_emplace(word >> kVersionBits, word);
     for (const Mark& mark : marks_) {
       std::size_t at = 0;
       each_alive(*mark.set, [&](const at::Tensor& t, std::int64_t text) {
@@ -299,6 +303,7 @@ class StepRing {
     rows_.clear();
     ended_.clear();
     not_finite_.clear();
+    before_.clear();
     numbers_.clear();
     marks_.clear();
   }
@@ -321,6 +326,7 @@ class StepRing {
   std::vector<Number> numbers_;
   std::vector<Mark> marks_;
   Words not_finite_;  // contents that ops have made
+  Words before_;
   std::vector<c10::Storage> alive_;
   std::int64_t alive_bytes_ = 0;
   std::int64_t last_before_ = 0;     // the last storage that had a number when the step began

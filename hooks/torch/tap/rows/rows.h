@@ -188,7 +188,7 @@ class Rows {
         key.push_back(8 * one.arg->index + kAsWritten);
         if (quad->data == 0) continue;
         made_.push_back({&one.tensor, *quad, quad->identity, true, one.had_looked, one.had});
-        if (held.rows_stay_finite(plan, given.args, made_.back(), state_->step)) words[words.size() - kValueWords] = NANHUNT_WAS_FINITE;
+        if (held.rows_stay_finite(plan, given.args, made_.back())) words[words.size() - kValueWords] = NANHUNT_WAS_FINITE;
       }
       for (std::size_t at = 0; at < inputs; at += kValueWords)  // what was read is no longer there
         for (const std::int64_t word : gone)
@@ -233,6 +233,11 @@ class Rows {
 
   // Where ops run that stand for nodes of a compiled graph; none: they run where they seem to.
   void set_place(std::optional<Place> place) { in_graph_ = place; }
+  // A compiled graph wrote it: the program is its own optimizer where that is a parameter.
+  void note_written_by_graph(const at::Tensor& t) {
+    if (state_->phase == NANHUNT_PHASE_LOSS && copies.is_weights(t)) state_->stepped = 1;
+  }
+  bool in_graph() const { return in_graph_.has_value(); }
 
   bool in_backward() const { return state_->phase == NANHUNT_PHASE_BACKWARD && !places.recomputing(); }
   Place here(std::int64_t site) {
