@@ -201,9 +201,9 @@ def _prefixes(session: Session, inputs: Inputs) -> dict[str, str]:
     """The path of each module whose forward was compiled, by the name that the compiler has for it: a parameter of one
     of its modules says so."""
     graph = inputs.graph
-    names = {p.data_ptr(): path for p, path in session.parameter_names.items_alive() if p.numel() > 0}
-    owners = {number: names[t.data_ptr()].rpartition(".")[0] for number, t in zip(graph.inputs, inputs.given)
-              if isinstance(t, torch.Tensor) and t.numel() > 0 and t.data_ptr() in names}
+    names = {_address(p): path for p, path in session.parameter_names.items_alive()}
+    owners = {number: names[_address(t)].rpartition(".")[0] for number, t in zip(graph.inputs, inputs.given)
+              if _address(t) in names and _address(t) != 0}
     found: dict[str, str] = {}
     for node in graph.nodes:
         for ref in node.args if node.root and node.root not in found else ():
@@ -212,6 +212,14 @@ def _prefixes(session: Session, inputs: Inputs) -> dict[str, str]:
                 found[node.root] = owner[:len(owner) - len(node.path)].rstrip(".")
     roots = {node.root for node in graph.nodes if node.root}
     return found if found or len(roots) != 1 else dict.fromkeys(roots, "")
+
+
+def _address(t: Any) -> int:
+    """Of its numbers; 0: it has none, as one that only stands for a tensor while a graph is made."""
+    try:
+        return int(t.data_ptr()) if isinstance(t, torch.Tensor) else 0
+    except RuntimeError:
+        return 0
 
 
 def _module(node: Node, prefixes: dict[str, str]) -> str:
