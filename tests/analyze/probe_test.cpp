@@ -142,7 +142,7 @@ TEST(Probes, say_of_a_compiled_graph_why_it_was_not_opened_and_what_to_set_where
   closed.ran = false;
   const Analysis a = graph(closed);
   EXPECT_EQ(table(a), "unexplained | compiled_graph | net | forward | step 0 | appear | inferred\n");
-  EXPECT_TRUE(says(a, "It came out of a cache"));
+  EXPECT_TRUE(says(a, "it came out of a cache"));
   EXPECT_EQ(a.findings.at(0).advice.at(0).id, "compile-cache-off");
 }
 

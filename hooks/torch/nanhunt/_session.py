@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import torch
 
     from nanhunt._recorder import Recorder
+    from nanhunt._steps.open_graph import GraphOpener
     from nanhunt._tap.kernels import Kernels
     from nanhunt._tap.places import Places
     from nanhunt._tap.tap import Tap
@@ -105,6 +106,7 @@ class Session(lib.HasState):
         self.met: WeakIdDict[bool] = WeakIdDict()   # roots that were called
         self.mode = StepMode.UNHEARD
         self.at_open: list[Callable[[], None]] = []  # once there is a recorder
+        self.graphs: GraphOpener | None = None  # once a compiled graph is called
         self.places: Places | None = None  # hears of every module call inside a root, where operations are heard
 
     @property
@@ -589,7 +591,7 @@ class Session(lib.HasState):
         # They hold tensors of the last step.
         self.pending = Pending(self)
         self.listeners, self._notified, self._hearers, self._hearers_of = [], [], {}, []
-        self.places, self.scaler, self.values = None, None, None
+        self.places, self.scaler, self.values, self.graphs = None, None, None, None
         self.at_open, self.at_end = [], []
         self.saw_bad_number = self.is_inside = lambda: False  # type: ignore[method-assign]
         self.before_step_row = self.begin_again = lambda: None  # type: ignore[method-assign]

@@ -46,16 +46,17 @@ class CompiledGraphs {
     running_.push_back({std::move(given), {}, {}});
   }
 
-  enum class Made : std::int32_t { kGood = 0, kBad = 1, kBadOfNan = 2, kInfinite = 3 };
+  // What a graph has made: NaN, something bad though it was given NaN, infinities that no healthy step had there.
+  enum class Verdict : std::int32_t { kFinite = 0, kMadeNan = 1, kGivenNan = 2, kInfinite = 3 };
 
-  // It has run. `outputs`: with what it was given and has written, the last `written` of them. Whether any is bad, though
-  // nothing among `inputs` is NaN; but for infinities that a healthy step had there. `site`: of the call.
-  Made judge(const c10::List<at::Tensor>& outputs, std::size_t written, const c10::List<at::Tensor>& inputs, std::int64_t site) {
-    if (running_.empty() || plan_ == nullptr || rows_.held.is_late()) return Made::kGood;
+  // The verdict on a graph that has run. `outputs`: with what it was given and has written, the last `written` of them.
+  // `site`: of the call.
+  Verdict judge(const c10::List<at::Tensor>& outputs, std::size_t written, const c10::List<at::Tensor>& inputs, std::int64_t site) {
+    if (running_.empty() || plan_ == nullptr || rows_.held.is_late()) return Verdict::kFinite;
     name_anew(outputs, written);
     std::uint8_t made = 0, had = 0;
     for (const at::Tensor& t : outputs) made |= look_at(t);
-    if (made == 0) return Made::kGood;
+    if (made == 0) return Verdict::kFinite;
     Running& running = running_.back();
     for (const at::Tensor& t : inputs) {
       const std::uint8_t bits = t.has_storage() && Describer::holds(t) ? finite::bits_of(t).value_or(0) : 0;
@@ -63,21 +64,21 @@ class CompiledGraphs {
       if ((bits & finite::kNan) != 0) running.nan.push_back(rows_.describer_identity(t)->word);
     }
     running.given->old |= had;
-    if ((had & finite::kNan) != 0) return Made::kBadOfNan;
-    if ((made & finite::kNan) != 0) return Made::kBad;
-    return rows_.held.births.is_new(*plan_, site) ? Made::kInfinite : Made::kGood;
+    if ((had & finite::kNan) != 0) return Verdict::kGivenNan;
+    if ((made & finite::kNan) != 0) return Verdict::kMadeNan;
+    return rows_.held.births.is_new(*plan_, site) ? Verdict::kInfinite : Verdict::kFinite;
   }
 
-  // Its row. `inner`: what was bad inside. Its number; -1: the recorder has not got it.
-  std::int64_t end(const c10::List<at::Tensor>& outputs, std::size_t written, const c10::List<at::Tensor>& inner, std::int64_t site) {
+  // Its row. `inside`: what was bad there. The row's number, if badness began in it; else -1.
+  std::int64_t end(const c10::List<at::Tensor>& outputs, std::size_t written, const c10::List<at::Tensor>& inside, std::int64_t site) {
     if (running_.empty()) return -1;
     if (plan_ != nullptr) name_anew(outputs, written);
     Running running = std::move(running_.back());
     const std::unique_ptr<Given> given = std::move(running.given);
     running_.pop_back();
     if (plan_ == nullptr) return -1;
-    if (!inner.empty()) forget_inputs(*given, running.nan);  // what is inner stands for them
-    for (const at::Tensor& t : inner) {
+    if (!inside.empty()) drop_inputs(*given, running.nan);  // what is inside stands for them
+    for (const at::Tensor& t : inside) {
       const auto quad = rows_.describer.describe(t, true);
       if (!quad) continue;
       put(given->words, *quad);
@@ -89,7 +90,7 @@ class CompiledGraphs {
     rows_.held.begin_reported();
     rows_.after(*plan_, *given, {outputs}, site);
     rows_.held.launch_looks();  // a replay writes over it unheard
-    return rows_.held.ring.keeps() ? -1 : static_cast<std::int64_t>(rows_.held.first_reported());
+    return rows_.held.began() ? static_cast<std::int64_t>(rows_.last_reported()) : -1;
   }
   // It has raised.
   void drop() {
@@ -124,7 +125,7 @@ class CompiledGraphs {
     }
   }
 
-  static void forget_inputs(Given& given, const Words& some) {
+  static void drop_inputs(Given& given, const Words& some) {
     Words words;
     Key key;
     for (std::size_t i = 0; i < given.key.size() && (i + 1) * kValueWords <= given.words.size(); ++i) {

@@ -38,7 +38,7 @@ struct Identity {
   std::int64_t word = 0;
   std::int64_t as_of = -1;  // torch's version of the contents that the word stands for, where that was looked at
   bool made = false;        // by an op that was heard
-  bool by_rows = false;     // a large table of which ops write a few rows: it is read as a whole now and then
+  bool by_rows = false;     // a large table: an op wrote a few of its rows, and from then on it is read as a whole now and then
   // Of all of its memory: for which word it was looked at, and whether there is a NaN or an infinity (finite.h).
   std::int64_t looked_at = -1;
   std::uint8_t bad = 0;

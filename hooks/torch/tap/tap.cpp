@@ -361,7 +361,7 @@ NANHUNT_TAP void nanhunt_tap_begin_graph(void* tap, const std::int64_t* tensors,
     return 0;
   });
 }
-// 1: something is bad of what it has made; 2: and something was NaN of what it was given; 3: bad, and no NaN.
+// CompiledGraphs::Verdict.
 NANHUNT_TAP std::int32_t nanhunt_tap_judge_graph(void* tap, const std::int64_t* tensors, std::size_t count,
                                                  std::size_t written, const std::int64_t* inputs, std::size_t given) {
   Tap* const t = static_cast<Tap*>(tap);
@@ -371,12 +371,12 @@ NANHUNT_TAP std::int32_t nanhunt_tap_judge_graph(void* tap, const std::int64_t* 
   });
 }
 NANHUNT_TAP std::int64_t nanhunt_tap_end_graph(void* tap, const std::int64_t* tensors, std::size_t count,
-                                               std::int64_t written, const std::int64_t* inner, std::size_t bad_inside) {
+                                               std::int64_t written, const std::int64_t* inside, std::size_t bad_inside) {
   Tap* const t = static_cast<Tap*>(tap);
   const std::int64_t site = t == nullptr || written < 0 ? 0 : t->rows.frames.here();
   return guarded(t, std::int64_t{-1}, "a compiled graph", [&] {
     if (written >= 0)
-      return t->graphs.end(tensors_at(tensors, count), static_cast<std::size_t>(written), tensors_at(inner, bad_inside), site);
+      return t->graphs.end(tensors_at(tensors, count), static_cast<std::size_t>(written), tensors_at(inside, bad_inside), site);
     t->graphs.drop();
     return std::int64_t{-1};
   });

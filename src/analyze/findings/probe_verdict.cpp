@@ -161,7 +161,8 @@ bool apply_to_graph(const Case& c, const std::vector<ProbeRecord>& probes, Findi
   if (!probe->ran) {
     const std::string& why = c.text(probe->text);
     if (why.empty()) d.advice.insert(d.advice.begin(), "compile-cache-off");
-    d.evidence.push_back(why.empty() ? "It came out of a cache, without its operations." : why);
+    d.evidence.push_back(why.empty() ? "Its operations are not known: it came out of a cache, or was compiled before the watch began."
+                                     : why);
     return false;
   }
   if (!finite(*probe)) return false;
@@ -172,7 +173,7 @@ bool apply_to_graph(const Case& c, const std::vector<ProbeRecord>& probes, Findi
   d.explanation = fmt::format("Computed from the same inputs as the program is written: {}. What the compiler made of it computes otherwise.",
                               outcome(c, *probe));
   d.cause = "what the compiler made of the operations";
-  d.advice = {"keep-roundings", "compile-off"};
+  d.advice = {is_narrow(c) ? "keep-roundings" : "leave-out-of-graph", "compile-off"};
   return true;
 }
 

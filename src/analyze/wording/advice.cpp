@@ -97,7 +97,9 @@ constexpr Row kRows[] = {
     {"keep-roundings",
      "Set torch._inductor.config.emulate_precision_casts = True, which rounds where the program does, or leave this line out of "
      "the graph (torch.compiler.disable).",
-     "A fused kernel keeps what is in between in a wider format, and adds up in another order."},
+     "A fused kernel keeps what 16-bit operations hand on in fp32."},
+    {"leave-out-of-graph", "Leave this line out of the graph: put torch.compiler.disable on the function that has it.",
+     "A fused kernel adds up in another order than the operations do one by one."},
     {"log-softmax", "Take the logarithm and the softmax in one: log_softmax, or cross_entropy of the logits.",
      "It never forms the logarithm of a probability that was rounded to 0."},
     {"log-softmax-fp32", "Take the loss of the logits in fp32: logits.float().",

@@ -249,13 +249,13 @@ class Broken(Classifier):
         return self.last((h * x.square().mean()).exp())  # HERE
 
 
-class Narrow(Classifier):
+class Float16(Classifier):
     def forward(self, x):
         with torch.autocast("cpu", torch.float16):
             return self.last(self.first(x)).float()  # HERE
 
 
-class Brain(Classifier):
+class Bfloat16(Classifier):
     def forward(self, x):
         with torch.autocast("cpu", torch.bfloat16):
             return self.last(self.first(x).exp()).float()  # HERE
@@ -417,10 +417,6 @@ class Reach(Quiet):
         return self.last(h)
 
 
-def zeros(x):
-    return torch.zeros_like(x)
-
-
 PROGRAMS = {
     "a model": (training(Classifier), Classifier, "aten::exp", "", "forward"),
     "a model with dropout": (training(lambda: Classifier(nn.Dropout)), Classifier, "aten::exp", "", "forward"),
@@ -428,9 +424,9 @@ PROGRAMS = {
     "batches of many sizes": (training(Classifier, lambda n: torch.compile(n, dynamic=True), rows=lambda i: 5 + i),
                               Classifier, "aten::exp", "", "forward"),
     "a graph that breaks": (training(Broken), Broken, "aten::exp", "", "forward"),
-    "fp16": (training(Narrow, spoil=lambda x: x * 1e6), Narrow, "aten::_to_copy", "first", "forward"),
-    "bf16": (training(Brain), Brain, "aten::exp", "", "forward"),
-    "a function of its own": (training(OwnFunction, spoil=zeros), Squared, "aten::div", None, "backward"),
+    "fp16": (training(Float16, spoil=lambda x: x * 1e6), Float16, "aten::_to_copy", "first", "forward"),
+    "bf16": (training(Bfloat16), Bfloat16, "aten::exp", "", "forward"),
+    "a function of its own": (training(OwnFunction, spoil=torch.zeros_like), Squared, "aten::div", None, "backward"),
     "one module of many": (training(lambda: Eager(Quiet(Tail)), lambda n: n), Tail, "aten::exp", "model.tail",
                            "forward"),
     "a loss": (compiled_loss, compiled_loss, "aten::log", None, None),
@@ -493,6 +489,9 @@ def test_a_kernel_that_computes_otherwise_than_the_program_is_told_as_that(tmp_p
     assert_silent(program(None), tmp_path / "twin", "live", STEPS)
 
 
+calls: list[int] = []
+
+
 @torch.library.custom_op("nanhunt_tests::scaled", mutates_args=(), schema="(Tensor x) -> Tensor")
 def scaled(x):
     calls.append(1)
@@ -502,9 +501,6 @@ def scaled(x):
 @scaled.register_fake
 def _(x):
     return torch.empty_like(x)
-
-
-calls: list[int] = []
 
 
 def test_operations_of_the_program_inside_of_a_graph_do_not_run_again(tmp_path):
@@ -538,7 +534,7 @@ def with_counters(build, out=None):
 
 @pytest.mark.parametrize("make", [lambda: Classifier(nn.Dropout), lambda: Classifier(Normalised), OwnFunction])
 def test_a_run_with_a_graph_that_is_opened_ends_with_the_same_bits_and_compiles_as_often(make, tmp_path):
-    build = training(make, spoil=zeros if make is OwnFunction else lambda x: x * 1e3)(BAD)
+    build = training(make, spoil=torch.zeros_like if make is OwnFunction else lambda x: x * 1e3)(BAD)
     assert with_counters(build, tmp_path / "run") == with_counters(build)
 
 
@@ -609,3 +605,47 @@ def test_parameters_that_a_compiled_function_writes_end_a_step(tmp_path):
     assert [f["step"] for f in found] == [BAD] and found[0]["call_site"].endswith(f":{line_of(in_place)}"), said.show()
     torch.compiler.reset()
     assert_silent(in_place(None), tmp_path / "twin", "live", STEPS)
+
+
+def test_a_backward_that_an_eager_loss_gave_nan_is_no_fault_of_the_graph(tmp_path):
+    def build(bad=BAD):
+        step_of = training(Quiet)(None)
+        _, net, opt = step_of()
+        model = torch.compile(net)
+
+        def step(i):
+            opt.zero_grad()
+            y = model(a_batch()[0])
+            (y - y.detach() if i == bad else y).abs().sum(1).sqrt().sum().backward()  # 0 * inf, outside
+            opt.step()
+
+        return step, net, opt
+
+    said = told(build, tmp_path / "bad", "live", STEPS)
+    assert said.first["op"] not in (None, "compiled_graph") and said.first["step"] == BAD, said.show()
+    assert not {"kernel_dependent", "unexplained"} & {cls for cls, _ in said.loud}, said.show()
+
+
+@pytest.mark.parametrize("spoilt", [0, 1])
+def test_of_two_calls_before_their_backwards_none_is_told_of_the_other(spoilt, tmp_path):
+    def build(bad=BAD):
+        torch.manual_seed(0)
+        net = Sum()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-9)
+        model = torch.compile(net)
+
+        def step(i):
+            opt.zero_grad()
+            outs = []
+            for n in range(2):
+                outs.append(model({k.__name__.lower(): getattr(net, k.__name__.lower()).input(
+                    i == bad and k is Saved and n == spoilt) for k in PARTS}))
+            for out in outs:
+                out.backward()
+            opt.step()
+
+        return step, net, opt
+
+    said = told(build, tmp_path / "bad", "live", STEPS)
+    assert said.status == "fault" and said.first["step"] == BAD, said.show()
+    assert "kernel_dependent" not in {cls for cls, _ in said.loud}, said.show()

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nanhunt._hooks.graphs import graph_of, watch_compiler
-from nanhunt._modes import modes_aside, without_modes
-from nanhunt._steps.open_graph import Inputs, keep_inputs, open_graphs, report_opened
+from nanhunt._modes import without_modes
+from nanhunt._steps.open_graph import GraphOpener, Inputs
+from nanhunt._steps.trial import tensors
 from nanhunt._tap.plain import PLAIN
 from nanhunt._tap.tap_library import unheard
 
@@ -35,14 +36,14 @@ def expect(watching: Callable[[], Session | None], put: Put) -> None:
     if callback is not None and handler is not None and _begins not in handler.start_callbacks:
         _begins = callback.on_compile_start(lambda *_: _begin_compiling(watching))
         callback.on_compile_end(lambda *_: _end_compiling(watching, put))
-        put(sys.modules["torch._dynamo"], "reset", functools.partial(_expects_again, watching, put))
+        put(sys.modules["torch._dynamo"], "reset", functools.partial(_around_reset, watching, put))
     _meet_graphs(watching, put)
     _meet_compiler(watching, put)
 
 
-def _expects_again(watching: Callable[[], Session | None], put: Put,
+def _around_reset(watching: Callable[[], Session | None], put: Put,
                    original: Callable[..., Any]) -> Callable[..., Any]:
-    """It forgets whom compilations are told."""
+    """Around torch._dynamo.reset, which forgets callbacks: ours are registered again."""
     @functools.wraps(original)
     def reset(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
@@ -118,7 +119,7 @@ def _heard(watching: Callable[[], Session | None], original: Callable[..., Any])
             if session.tap is tap:
                 tap.drop_graph()
             raise
-        _end(session, result, written, kept)
+        without_modes(_end, session, result, written, kept)
         return result
 
     return called
@@ -134,8 +135,10 @@ def _begin(session: Session, graph: Any, inputs: Any) -> tuple[Written, Inputs |
     if tap is None:
         return [], None
     try:
-        kept = keep_inputs(graph_of(graph), inputs)
-        tap.begin_graph([t for t in inputs if type(t) in PLAIN], kept is not None and not kept.lack)
+        if session.graphs is None:
+            session.graphs = GraphOpener(session)
+        kept = session.graphs.keep(graph_of(graph), inputs)
+        tap.begin_graph([t for t in inputs if type(t) in PLAIN], kept.may_open)
         writes = getattr(graph, "mutated_input_idxs", None) or ()
         return [(i, inputs[i]) for i in writes if type(inputs[i]) in PLAIN], kept
     except Exception as error:
@@ -146,24 +149,25 @@ def _begin(session: Session, graph: Any, inputs: Any) -> tuple[Written, Inputs |
 
 
 def _end(session: Session, result: Any, written: Written, inputs: Inputs | None) -> None:
-    tap = session.tap
+    tap, opener = session.tap, session.graphs
     if tap is None:
         return
-    opened, bad = None, 0
+    opened, verdict = None, 0
     made: list[torch.Tensor] = []
     wrote = [t for _, t in written]
     try:
         made = _plain(result)
-        if inputs is not None and not inputs.lack:
+        if inputs is not None and inputs.graph is not None and inputs.may_open and opener is not None:
             # What is saved for backward is looked at where something is bad: backward shows the rest.
             shown = _plain(result[:inputs.graph.results])
-            bad = tap.judge_graph([*shown, *wrote], len(wrote), inputs.tensors())
-            if bad:
-                with modes_aside(), torch.no_grad(), torch._C._DisableAutocast(), torch._C._AutoDispatchBelowAutograd():
-                    opened = open_graphs(session, inputs, bad)
-            else:
-                made = shown
-            inputs.end(bad)
+            try:
+                verdict = tap.judge_graph([*shown, *wrote], len(wrote), tensors(inputs.given))
+                if verdict:
+                    opened = opener.open(inputs, verdict)
+                else:
+                    made = shown
+            finally:
+                opener.end(inputs, verdict)
     except Exception as error:
         session.failed(error, "the inside of a compiled graph")
     except BaseException:  # Ctrl-C
@@ -171,8 +175,8 @@ def _end(session: Session, result: Any, written: Written, inputs: Inputs | None)
         raise
     try:
         seq = tap.end_graph([*made, *wrote], len(wrote), () if opened is None else opened.bad)
-        if seq >= 0 and (inputs is None or inputs.lack or opened is not None):
-            report_opened(session, seq, inputs, opened, result, written)
+        if seq >= 0 and inputs is not None and opener is not None and (not inputs.may_open or opened is not None):
+            opener.report(seq, inputs, opened, result, written)
     except Exception as error:
         session.failed(error, "a compiled graph")
 

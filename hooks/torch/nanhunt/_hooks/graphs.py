@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Graphs as the compiler was given them, before it fused them: functional, one node an op, each with its module and
-line. They are data: nothing of the program's is in them."""
+line. They hold no code of the program's."""
 from __future__ import annotations
 
 import functools
@@ -8,7 +8,7 @@ import re
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -35,11 +35,7 @@ class Ref:
     node: int
 
 
-@dataclass(frozen=True)
-class Line:
-    file: str
-    line: int
-    function: str
+Frame = tuple[str, int, str]  # file, line, function
 
 
 @dataclass(frozen=True)
@@ -51,7 +47,7 @@ class Node:
     kwargs: Any
     root: str      # the name by which the compiled function knows the outermost module around it
     path: str      # of the module, below that one
-    lines: tuple[Line, ...]  # of the program and of packages, innermost first
+    frames: list[Frame]  # of the program and of packages, innermost first
     last_of: tuple[int, ...] = ()  # results that nobody reads after it
 
 
@@ -59,9 +55,8 @@ class Graph:
     def __init__(self, module: torch.fx.GraphModule, is_backward: bool, is_inference: bool, number: int | None) -> None:
         self.is_backward, self.is_inference = is_backward, is_inference
         self.forward = _forwards.get(number) if is_backward and number is not None else None  # that saved what it reads
-        self.last: Any = None   # inputs of its last call, until its backward has run
+        self.prefixes: dict[str, str] = {}  # paths of roots, as far as they were found
         self.results: int | None = None  # so many are the program's: what follows is saved for backward
-        self.opened = self.infinite = 0  # times
         self.draws = False      # random numbers
         self.lack = ""          # why it is never opened
         self.overwritten: frozenset[int] = frozenset()  # inputs into which it writes what is not theirs
@@ -69,10 +64,10 @@ class Graph:
         self.nodes: list[Node] = []
         if not is_backward and number is not None:
             _forwards[number] = self
-        self._take(module)
+        self._read(module)
         self.inputs = [i for i, node in enumerate(self.nodes) if node.kind == "placeholder"]
 
-    def _take(self, module: torch.fx.GraphModule) -> None:
+    def _read(self, module: torch.fx.GraphModule) -> None:
         numbers: dict[Any, int] = {}
         last: dict[int, int] = {}
         sizes: list[int] = []
@@ -84,15 +79,15 @@ class Graph:
         for node in module.graph.nodes:
             args, kwargs = (torch.fx.node.map_arg(given, refer) for given in (node.args, node.kwargs))
             numbers[node] = len(self.nodes)
-            sizes.append(self._learn(module, node))
+            sizes.append(self._read_node(module, node))
             meta = node.meta
             stack = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}
             root, path = _path(next(reversed(stack.values()))[0]) if stack else ("", "")
             self.nodes.append(Node(node.op, node.name, node.target, args, kwargs, root, path,
-                                   _lines(meta.get("stack_trace") or "")))
+                                   _frames(meta.get("stack_trace") or "")))
         for result, reader in last.items():
             node = self.nodes[reader]
-            self.nodes[reader] = Node(**{**vars(node), "last_of": (*node.last_of, result)})
+            self.nodes[reader] = replace(node, last_of=(*node.last_of, result))
         alive = largest = 0
         for i, node in enumerate(self.nodes):
             alive += sizes[i]
@@ -101,8 +96,8 @@ class Graph:
         if largest > _MOST_BYTES:
             self.lack = "What it computes in between takes too much memory to be computed op by op."
 
-    def _learn(self, module: Any, node: Any) -> int:
-        """Whether there is anything that keeps it from being opened. Bytes of what the node makes."""
+    def _read_node(self, module: Any, node: Any) -> int:
+        """Bytes of what the node makes. Notes what keeps the graph from being opened."""
         meta, func = node.meta, node.target
         if node.op == "output" and meta.get("user_visible_output_idxs"):
             self.results = max(meta["user_visible_output_idxs"]) + 1
@@ -122,8 +117,8 @@ class Graph:
             self.lack = "It is not looked into on a device."
         return 0 if node.op in ("placeholder", "get_attr") else sum(_bytes(t) for t in made)
 
-    def learn(self, compiled: Any) -> None:
-        """What the compiler made of it."""
+    def note_compiled(self, compiled: Any) -> None:
+        """Finds, in what the compiler made of it, the inputs that are written over."""
         names = [self.nodes[i].name for i in self.inputs]
         code = getattr(compiled, "source_code", None) or ""
         if self.is_backward and not code:  # it may write over what it is given
@@ -134,31 +129,31 @@ class Graph:
         self.overwritten = frozenset(i for i, name in enumerate(names) if i in written or name in reused)
 
 
-_graphs: WeakIdDict[Graph] = WeakIdDict()  # of compiled ones
+_graphs: WeakIdDict[Graph | str] = WeakIdDict()  # of compiled ones; text: why there is none
 _forwards: weakref.WeakValueDictionary[int, Graph] = weakref.WeakValueDictionary()  # by the compiler's number
 
 
-def graph_of(compiled: Any) -> Graph | None:
-    """As it was before it was compiled; None: nobody has seen it, as where a cache had it."""
-    return _graphs.get(id(compiled))
+def graph_of(compiled: Any) -> Graph | str:
+    """As it was before it was compiled, or why that is not known; "": nobody has seen it, as where a cache had it."""
+    return _graphs.get(id(compiled), "")
 
 
 def watch_compiler(original: Callable[..., Any]) -> Callable[..., Any]:
     """Around the function that compiles a graph, which it changes while it does."""
     @functools.wraps(original)
     def compiles(module: Any, *args: Any, **kwargs: Any) -> Any:
-        graph = None
+        graph: Graph | str = "It has too many operations to be looked into."
         try:
             if len(module.graph.nodes) <= _MOST_NODES:
                 graph = Graph(module, bool(kwargs.get("is_backward")), bool(kwargs.get("is_inference")),
                               kwargs.get("graph_id"))
-        except Exception:  # it is told as a whole
-            graph = None
+        except Exception as error:
+            graph = f"Its operations could not be read: {type(error).__name__}."
         compiled = original(module, *args, **kwargs)
-        if graph is not None:
-            with suppress(Exception):
-                graph.learn(compiled)
-                _graphs.set(compiled, graph)
+        with suppress(Exception):  # what it gives may be nothing of the kind
+            if isinstance(graph, Graph):
+                graph.note_compiled(compiled)
+            _graphs.set(compiled, graph)
         return compiled
 
     return compiles
@@ -191,6 +186,6 @@ def _path(text: str) -> tuple[str, str]:
     return next(name for name in root.groups() if name), plain_path(*[part for part in rest.split(".") if part])
 
 
-def _lines(trace: str) -> tuple[Line, ...]:
-    found = [Line(file, int(line), function) for file, line, function in _LINE.findall(trace)]
-    return tuple(one for one in reversed(found) if not one.file.startswith(THEIRS) and file_name(one.file))
+def _frames(trace: str) -> list[Frame]:
+    found = [(file, int(line), function) for file, line, function in _LINE.findall(trace)]
+    return [one for one in reversed(found) if not one[0].startswith(THEIRS) and file_name(one[0])]

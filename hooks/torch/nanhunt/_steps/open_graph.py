@@ -13,126 +13,179 @@ import torch
 from nanhunt import _library as lib
 from nanhunt._hooks.graphs import Graph, Node, Ref
 from nanhunt._names import plain_path
-from nanhunt._nested import tensors_in
-from nanhunt._steps.trial import OTHER_KERNEL
+from nanhunt._pytorch import no_autocast
+from nanhunt._steps.trial import OTHER_KERNEL, first_bad, tensors
+from nanhunt._tap.places import report_once
 from nanhunt._tap.plain import DTYPES, PLAIN
 from nanhunt._tap.sites import file_name
-from nanhunt._tap.source import lines_around
 from nanhunt._tap.tap_library import unheard
+from nanhunt._weak_id_dict import WeakIdDict
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
     from nanhunt._tap.tap import Tap
 
 _MOST = 64               # times a graph is opened
-_MOST_INFINITE = 2       # ... for infinities alone, which may be meant
-_SECONDS = 5.0           # that it may take
+_MOST_FINITE = 2         # ... in vain: nothing was bad inside, or infinities were, which may be meant
+_SECONDS = 30.0          # that all of it may take in a run
 _ROOM = 256 << 20        # bytes of inputs that are kept while a graph runs, which may free them
 _ROOM_COPIES = 64 << 20  # ... and of those that it writes over
 _RUN = ("aten", "prims", "inductor_prims")  # whose ops are run: others are the program's
 _ON_NUMBERS = ("_operator", "operator", "math", "torch")
-_MOST_FRAMES = 8
-MADE_NAN, GIVEN_NAN, INFINITE = 1, 2, 3  # as Tap.judge_graph says
+MADE_NAN, GIVEN_NAN, INFINITE = 1, 2, 3  # CompiledGraphs::Verdict of the tap
+_ENOUGH = "It was looked into before, in as many steps as is done."
 
 
 class Inputs:
     """Of a graph that runs, kept until it has."""
 
-    __slots__ = ("graph", "given", "lack")
+    __slots__ = ("graph", "given", "lack", "versions")
 
-    def __init__(self, graph: Graph, given: Sequence[Any], lack: str = "") -> None:
+    def __init__(self, graph: Graph | None, given: Sequence[Any], lack: str = "") -> None:
         self.graph, self.given = graph, given
-        self.lack = lack  # why it will not be opened
+        self.lack = lack  # why it will not be opened; without a graph: ""
+        self.versions: list[int] = []
 
-    def tensors(self) -> list[torch.Tensor]:
-        return [t for t in self.given if isinstance(t, torch.Tensor)]
+    @property
+    def may_open(self) -> bool:
+        return self.graph is not None and not self.lack
 
-    def end(self, bad: int) -> None:
-        """The graph has run. What a forward was given that showed nothing bad is kept until its backward has."""
-        graph = self.graph
-        if graph.forward is not None:
-            graph.forward.last = None
-        graph.last = None if bad or graph.is_backward or graph.is_inference else self
+    def versions_now(self) -> list[int]:
+        return [t._version for t in tensors(self.given)]
 
 
 @dataclass
 class Opened:
-    draws: bool                 # random numbers, anew
-    made: Sequence[Any] = ()    # as the graph gives it
-    written: dict[int, Any] = field(default_factory=dict)    # into its inputs, by their number
-    bad: list[torch.Tensor] = field(default_factory=list)    # of these; where it was left, of what could not be read
-    lack: str = ""              # why it was left before its end
+    graph: Graph
+    made: Sequence[Any] = ()  # as the graph gives it
+    written: dict[int, Any] = field(default_factory=dict)  # into its inputs, by their number
+    bad: list[torch.Tensor] = field(default_factory=list)  # of these; where it was left, of what could not be read
+    lack: str = ""            # why it was left before its end
 
 
-def keep_inputs(graph: Graph | None, inputs: Sequence[Any]) -> Inputs | None:
-    """None: nothing is known of the graph."""
-    if graph is None:
-        return None
-    if graph.lack:
-        return Inputs(graph, (), graph.lack)
-    if graph.opened >= _MOST:
-        return Inputs(graph, (), "It was looked into before, in as many steps as is done.")
-    size = copies = 0
-    for i, t in enumerate(inputs):
-        if not isinstance(t, torch.Tensor):
-            continue
-        if type(t) not in PLAIN or not t.is_cpu:
-            return Inputs(graph, (), "It is not looked into on a device, or where tensors are of a class of their own.")
-        its = t.numel() * t.element_size()
-        size += its
-        copies += its if i in graph.overwritten else 0
-    if size > _ROOM or copies > _ROOM_COPIES:
-        return Inputs(graph, (), "What it was given is too large to be kept.")
-    if not graph.overwritten:
-        return Inputs(graph, list(inputs))
-    with unheard(), torch.no_grad():
-        return Inputs(graph, [t.detach().clone() if i in graph.overwritten and isinstance(t, torch.Tensor) else t
-                              for i, t in enumerate(inputs)])
+class GraphOpener:
+    """Of one session."""
 
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._opened: WeakIdDict[int] = WeakIdDict()  # times, by graph
+        self._in_vain: WeakIdDict[int] = WeakIdDict()
+        self._seconds = 0.0
+        self._step = -1
+        # Of forwards that are done, by graph, until their backward has run, or the step is over. Of two of one graph it
+        # is not known to which a backward belongs.
+        self._forwards: dict[int, list[Inputs]] = {}
 
-def open_graphs(session: Session, inputs: Inputs, bad: int) -> Opened | None:
-    """`bad`: as Tap.judge_graph says. A backward that was given NaN by its forward has that one opened."""
-    if bad == INFINITE:
-        inputs.graph.infinite += 1
-        if inputs.graph.infinite > _MOST_INFINITE:
+    def keep(self, graph: Graph | str, inputs: Sequence[Any]) -> Inputs:
+        if self._step != self.session.state.step:
+            self._step = self.session.state.step
+            self._forwards.clear()
+        if any(isinstance(t, torch.Tensor) and (type(t) not in PLAIN or not t.is_cpu) for t in inputs):
+            return Inputs(None, (), "It is not looked into on a device, or where tensors are of a class of their own.")
+        if isinstance(graph, str):
+            return Inputs(None, (), graph)
+        if graph.lack:
+            return Inputs(graph, (), graph.lack)
+        if self._is_enough(graph):
+            return Inputs(graph, (), _ENOUGH)
+        sizes = [t.numel() * t.element_size() if isinstance(t, torch.Tensor) else 0 for t in inputs]
+        if sum(sizes) > _ROOM or sum(sizes[i] for i in graph.overwritten) > _ROOM_COPIES:
+            return Inputs(graph, (), "What it was given is too large to be kept.")
+        if not graph.overwritten:
+            return Inputs(graph, list(inputs))
+        with unheard(), torch.no_grad():
+            return Inputs(graph, [t.detach().clone() if i in graph.overwritten and isinstance(t, torch.Tensor) else t
+                                  for i, t in enumerate(inputs)])
+
+    def _is_enough(self, graph: Graph) -> bool:
+        return (self._opened.get(id(graph), 0) >= _MOST or self._in_vain.get(id(graph), 0) >= _MOST_FINITE
+                or self._seconds > _SECONDS)
+
+    def open(self, inputs: Inputs, verdict: int) -> Opened | None:
+        """A backward that was given NaN by its forward has that one opened."""
+        if verdict != GIVEN_NAN:
+            return self._open(inputs, verdict)
+        assert inputs.graph is not None
+        forwards = self._forwards.get(id(inputs.graph.forward), [])
+        if len(forwards) != 1 or forwards[0].versions != forwards[0].versions_now():
             return None
-    if bad != GIVEN_NAN:
-        return _open(session, inputs)
-    forward = inputs.graph.forward.last if inputs.graph.forward is not None else None
-    if forward is None or forward.lack:
-        return None
-    state = session.state
-    phase, state.phase = state.phase, lib.FORWARD
-    try:
-        return _open(session, forward)
-    finally:
-        state.phase = phase
+        forward, state = forwards[0], self.session.state
+        if forward.graph is None or self._is_enough(forward.graph):
+            return None
+        phase, state.phase = state.phase, lib.FORWARD
+        try:
+            return self._open(forward, verdict)
+        finally:
+            state.phase = phase
 
-
-def _open(session: Session, inputs: Inputs) -> Opened:
-    graph, tap = inputs.graph, session.tap
-    assert tap is not None
-    graph.opened += 1
-    opened = Opened(graph.draws)
-    random = torch.get_rng_state()
-    results: dict[int, Any] = {}
-    tap.library.silence(1)
-    try:
-        _run_nodes(session, tap, inputs, results, opened)
-    finally:
-        tap.place(None)
-        tap.library.silence(0)
-        torch.set_rng_state(random)
-    with unheard():
+    def _open(self, inputs: Inputs, verdict: int) -> Opened:
+        graph, tap = inputs.graph, self.session.tap
+        assert tap is not None and graph is not None
+        self._opened.set(graph, self._opened.get(id(graph), 0) + 1)
+        opened, began = Opened(graph), time.monotonic()
+        random = torch.get_rng_state()
+        tap.library.silence(1)
+        try:
+            with torch.no_grad(), no_autocast(), torch._C._AutoDispatchBelowAutograd():
+                _run_nodes(self.session, tap, inputs, opened, began + _SECONDS - self._seconds)
+        finally:
+            tap.place(None)
+            tap.library.silence(0)
+            torch.set_rng_state(random)
+            self._seconds += time.monotonic() - began
         if not opened.lack:
-            opened.bad = [t for t in (*opened.made, *opened.written.values()) if _first_bad(t) >= 0]
+            with unheard():
+                opened.bad = [t for t in (*opened.made, *opened.written.values()) if _first_bad(t) >= 0]
+        if verdict == INFINITE or not opened.bad:
+            self._in_vain.set(graph, self._in_vain.get(id(graph), 0) + 1)
         return opened
 
+    def end(self, inputs: Inputs, verdict: int) -> None:
+        """The graph has run, or nothing more is done about it."""
+        graph = inputs.graph
+        if graph is None or not inputs.may_open:
+            return
+        if graph.is_backward:
+            self._forwards.pop(id(graph.forward), None)
+        elif not verdict and not graph.is_inference:
+            inputs.versions = inputs.versions_now()
+            self._forwards.setdefault(id(graph), []).append(inputs)
+            del self._forwards[id(graph)][2:]
 
-def _run_nodes(session: Session, tap: Tap, inputs: Inputs, results: dict[int, Any], opened: Opened) -> None:
-    graph, prefixes = inputs.graph, _prefixes(session, inputs)
-    given, told = dict(zip(graph.inputs, inputs.given)), set[str]()
-    ends = time.monotonic() + _SECONDS
+    def report(self, seq: int, inputs: Inputs, opened: Opened | None, results: Sequence[Any],
+               written: Sequence[tuple[int, torch.Tensor]]) -> None:
+        """Writes the probe of a graph's row: that its ops, one by one, are finite where its results are not, or why
+        that is not known. `written`: of its inputs, with their numbers."""
+        recorder = self.session.recorder
+        if recorder is None:
+            return
+        if opened is not None and (opened.graph is not inputs.graph or opened.bad and not opened.lack):
+            return
+        lack, at, number, dtype = inputs.lack, -1, 0.0, torch.float32
+        if opened is not None:
+            lack = opened.lack or (
+                "It draws random numbers: computed op by op with others, it is finite." if opened.graph.draws else "")
+            with unheard():
+                pairs = [*zip(opened.made, results), *((opened.written.get(i), t) for i, t in written)]
+                for ours, its in () if lack else pairs:
+                    at = _first_bad(its)
+                    if at >= 0 and isinstance(ours, torch.Tensor) and ours.shape == its.shape:
+                        number, dtype = float(ours.reshape(-1)[at]), its.dtype
+                        break
+                    at = -1
+            if at < 0 and not lack:
+                return
+        recorder.probe(seq=seq, step=self.session.step, mode=OTHER_KERNEL, dtype=DTYPES[dtype], ops=1, ran=int(at >= 0),
+                       nan=0, pos_inf=0, neg_inf=0, flat_index=at, number=number, text=lack)
+
+
+def _first_bad(t: Any) -> int:
+    return first_bad(t) if type(t) in PLAIN else -1
+
+
+def _run_nodes(session: Session, tap: Tap, inputs: Inputs, opened: Opened, ends: float) -> None:
+    graph, results = opened.graph, dict[int, Any]()
+    prefixes, given = _prefixes(session, inputs, graph), dict(zip(graph.inputs, inputs.given))
     for number, node in enumerate(graph.nodes):
         if node.kind == "placeholder":
             results[number] = given[number]
@@ -150,68 +203,31 @@ def _run_nodes(session: Session, tap: Tap, inputs: Inputs, results: dict[int, An
             try:
                 if time.monotonic() > ends:
                     raise TimeoutError("it takes too long")
-                tap.place(_module(node, prefixes), _site(session, node, told))
+                tap.place(_module(node, prefixes), _site(node))
                 results[number] = _run(node, args, kwargs)
             except Exception as error:
                 opened.lack = f"Not all of it could be computed op by op: {error}"[:300]
                 with unheard():  # what is bad is handed on by the op that is left out
-                    opened.bad = [t for _, t in tensors_in((args, kwargs)) if _first_bad(t) >= 0]
+                    opened.bad = [t for t in tensors([args, list(kwargs.values())]) if _first_bad(t) >= 0]
                 return
         for result in node.last_of:
             results.pop(result, None)
 
 
-def _first_bad(t: Any) -> int:
-    """Where the first number stands that is not finite, row-major; -1: there is none."""
-    if type(t) not in PLAIN or not t.is_floating_point():
-        return -1
-    bad = (~torch.isfinite(t)).reshape(-1).nonzero()
-    return int(bad[0]) if bad.numel() else -1
-
-
-def report_opened(session: Session, seq: int, inputs: Inputs | None, opened: Opened | None, results: Sequence[Any],
-                  written: Sequence[tuple[int, torch.Tensor]]) -> None:
-    """Of a graph's row: that its ops, one by one, are finite where its results are not, or why that is not known: ""
-    that it came out of a cache. `written`: of its inputs, with their numbers."""
-    recorder = session.recorder
-    if recorder is None or opened is not None and opened.bad and not opened.lack:
-        return
-
-    def report(lack: str, at: int = -1, number: float = 0.0, dtype: torch.dtype = torch.float32) -> None:
-        recorder.probe(seq=seq, step=session.step, mode=OTHER_KERNEL, dtype=DTYPES[dtype], ops=1, ran=int(at >= 0),
-                       nan=0, pos_inf=0, neg_inf=0, flat_index=at, number=number, text=lack)
-
-    if opened is None:
-        report("" if inputs is None else inputs.lack)
-    elif opened.lack:
-        report(opened.lack)
-    elif opened.draws:
-        report("It draws random numbers: computed op by op with others, it is finite.")
-    else:
-        with unheard():
-            pairs = [*zip(opened.made, results), *((opened.written.get(i), t) for i, t in written)]
-            for ours, its in pairs:
-                at = _first_bad(its)
-                if at < 0 or not isinstance(ours, torch.Tensor) or ours.shape != its.shape:
-                    continue
-                return report("", at, float(ours.reshape(-1)[at]), its.dtype)
-
-
-def _prefixes(session: Session, inputs: Inputs) -> dict[str, str]:
+def _prefixes(session: Session, inputs: Inputs, graph: Graph) -> dict[str, str]:
     """The path of each module whose forward was compiled, by the name that the compiler has for it: a parameter of one
     of its modules says so."""
-    graph = inputs.graph
     names = {_address(p): path for p, path in session.parameter_names.items_alive()}
     owners = {number: names[_address(t)].rpartition(".")[0] for number, t in zip(graph.inputs, inputs.given)
               if _address(t) in names and _address(t) != 0}
-    found: dict[str, str] = {}
+    found = dict(graph.forward.prefixes) if graph.forward is not None else {}
     for node in graph.nodes:
         for ref in node.args if node.root and node.root not in found else ():
             owner = owners.get(ref.node) if isinstance(ref, Ref) else None
             if owner is not None and f".{owner}".endswith(f".{node.path}" if node.path else ""):
                 found[node.root] = owner[:len(owner) - len(node.path)].rstrip(".")
-    roots = {node.root for node in graph.nodes if node.root}
-    return found if found or len(roots) != 1 else dict.fromkeys(roots, "")
+    graph.prefixes = found
+    return found
 
 
 def _address(t: Any) -> int:
@@ -252,15 +268,11 @@ def _run(node: Node, args: Any, kwargs: Any) -> Any:
     raise NotImplementedError(f"{func} is not an operation of PyTorch's that only computes")
 
 
-def _site(session: Session, node: Node, told: set[str]) -> str:
+def _site(node: Node) -> str:
     """The program's line, whose frames are recorded as those of any line are."""
-    if not node.lines:
+    if not node.frames:
         return ""
-    first = node.lines[0]
-    site = f"{file_name(first.file)}:{first.line}"
-    if site not in told and session.recorder is not None:
-        told.add(site)
-        for depth, line in enumerate(node.lines[:_MOST_FRAMES]):
-            begin, code = lines_around(line.file, line.line)
-            session.recorder.frame(site, depth, line.file, line.line, line.function, begin, code)
+    file, line, _ = node.frames[0]
+    site = f"{file_name(file)}:{line}"
+    report_once(site, node.frames)
     return site

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nanhunt._steps.remedies import try_remedies
-from nanhunt._steps.trial import SAME, WIDER, is_random, tensors
+from nanhunt._steps.trial import SAME, WIDER, first_bad, is_random, tensors
 from nanhunt._tap.plain import DTYPES, call_of
 from nanhunt._tap.tap import Schema, schema_of
 from nanhunt._tap.tap_library import unheard
@@ -120,15 +120,7 @@ def _began_at(call: Call) -> int | None:
     results = _results(call)
     if not results:
         return 0
-    return next((i for i, t in enumerate(results) if _first_bad(t) >= 0), None)
-
-
-def _first_bad(t: _Tensor) -> int:
-    """Where the first number stands that is not finite, row-major; -1: there is none."""
-    if not t.is_floating_point():
-        return -1
-    bad = (~torch.isfinite(t)).reshape(-1).nonzero()
-    return int(bad[0]) if bad.numel() else -1
+    return next((i for i, t in enumerate(results) if first_bad(t) >= 0), None)
 
 
 def _alone(call: Call, index: int) -> Call:
@@ -209,7 +201,7 @@ def _probe(session: Session, call: Call, step: int) -> None:
     if not bad or len(again) != len(recorded):
         return
     which = bad[0]
-    at = _first_bad(recorded[which])
+    at = first_bad(recorded[which])
     if bool(torch.isfinite(again[which]).all()):
         record(SAME, own, again[which])
         return

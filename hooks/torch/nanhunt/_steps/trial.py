@@ -69,6 +69,14 @@ def alone() -> Iterator[None]:
         yield
 
 
+def first_bad(t: _Tensor) -> int:
+    """Where the first number stands that is not finite, row-major; -1: there is none."""
+    if not t.is_floating_point():
+        return -1
+    bad = (~torch.isfinite(t)).reshape(-1).nonzero()
+    return int(bad[0]) if bad.numel() else -1
+
+
 def tensors(value: Any) -> list[_Tensor]:
     if isinstance(value, _Tensor):
         return [value]

@@ -62,8 +62,7 @@ def call_site(depth: int = 2) -> str:
         if name:
             site = f"{name}:{frame.f_lineno}"
             if report_frames is not None and site not in _reported:
-                _reported.add(site)
-                report_frames(site, _frames_above(frame))
+                report_once(site, _frames_above(frame))
             return site
         frame = frame.f_back
     return ""
@@ -73,6 +72,13 @@ def call_site(depth: int = 2) -> str:
 report_frames: Callable[[str, list[tuple[str, int, str]]], None] | None = None
 _reported: set[str] = set()
 _MOST_FRAMES = 8
+
+
+def report_once(site: str, frames: list[tuple[str, int, str]]) -> None:
+    """Frames of a site, innermost first: the first time they are recorded with their lines."""
+    if report_frames is not None and site not in _reported:
+        _reported.add(site)
+        report_frames(site, frames[:_MOST_FRAMES])
 
 
 def set_frame_reporter(report: Callable[[str, list[tuple[str, int, str]]], None] | None) -> None:

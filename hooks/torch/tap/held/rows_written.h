@@ -20,7 +20,7 @@ namespace nanhunt::tap {
 inline constexpr std::int64_t kLarge = std::int64_t{1} << 16;  // elements; fewer are read as fast as they are looked up
 inline constexpr std::int64_t kFewRows = 4;                    // of so many one
 
-// Which part of it that is.
+// The part of a large tensor that an op wrote.
 struct PartWritten {
   at::Tensor index;      // numbers of rows, or of an element each; undefined: it wrote much, or nobody can say what
   std::int64_t dim = 0;  // that they count in
@@ -28,7 +28,7 @@ struct PartWritten {
 };
 
 inline PartWritten part_written(const Plan& plan, const std::vector<c10::IValue>& args, const at::Tensor& t) {
-  if (t.numel() < kLarge || args.size() < 2 || !args[0].isTensor() || !args[0].toTensor().is_same(t)) return {};
+  if (args.size() < 2 || !args[0].isTensor() || !args[0].toTensor().is_same(t)) return {};
   const std::string_view op = plan.op;
   const bool along = args.size() > 2 && args[1].isInt() && args[2].isTensor();
   PartWritten part;
@@ -44,8 +44,8 @@ inline PartWritten part_written(const Plan& plan, const std::vector<c10::IValue>
     part.index = args[1].toTensor()._indices()[0];
   }
   const at::Tensor& index = part.index;
-  if (!index.defined() || !index.device().is_cpu() || (index.scalar_type() != at::kLong && index.scalar_type() != at::kInt))
-    return {};
+  if (!index.defined() || !index.device().is_cpu()) return {};
+  if (index.scalar_type() != at::kLong && (part.of_elements || index.scalar_type() != at::kInt)) return {};
   return index.numel() * kFewRows > (part.of_elements ? t.numel() : t.size(part.dim)) ? PartWritten{} : part;
 }
 
@@ -65,13 +65,13 @@ inline std::optional<at::Tensor> rows_written(const Plan& plan, const std::vecto
   try {
     const Unheard unheard;
     PartWritten part = part_written(plan, args, t);
-    at::Tensor& rows = part.index;
-    if (!rows.defined()) return std::nullopt;
-    if (part.of_elements) return at::gather(t.detach(), part.dim, rows);
-    if (rows.dim() != 1) rows = rows.flatten();
-    if (plan.op != "aten::add_" && rows.scalar_type() == at::kLong)
-      rows = at::remainder(rows, t.size(part.dim));  // from the end
-    return at::index_select(t.detach(), part.dim, rows);
+    at::Tensor& index = part.index;
+    if (!index.defined()) return std::nullopt;
+    if (part.of_elements) return at::gather(t.detach(), part.dim, index);
+    if (index.dim() != 1) index = index.flatten();
+    if (plan.op != "aten::add_" && index.scalar_type() == at::kLong)
+      index = at::remainder(index, t.size(part.dim));  // from the end
+    return at::index_select(t.detach(), part.dim, index);
   } catch (const std::exception&) {
     return std::nullopt;
   }

@@ -237,6 +237,8 @@ class Rows {
   void note_written_by_graph(const at::Tensor& t) {
     if (state_->phase == NANHUNT_PHASE_LOSS && copies.is_weights(t)) state_->stepped = 1;
   }
+  // The number of the row that the recorder got last.
+  std::uint64_t last_reported() const { return to_.next_seq(to_.self) - 1; }
   bool in_graph() const { return in_graph_.has_value(); }
 
   bool in_backward() const { return state_->phase == NANHUNT_PHASE_BACKWARD && !places.recomputing(); }
