@@ -21,7 +21,7 @@ if "NANHUNT_LIBRARY" not in os.environ:
 
 collect_ignore_glob: list[str] = []
 try:
-    import torch  # noqa: F401
+    import torch
 except ImportError:
     collect_ignore_glob = ["test_*.py"]
 else:
@@ -59,3 +59,15 @@ def no_watch_left():
 
     if _attach.current is not None:
         _attach.current.close()
+
+
+@pytest.fixture
+def graphs_come_from_the_compiler():
+    """Each is compiled in the test, and none comes out of a cache without its operations."""
+    from torch._functorch import config
+
+    torch.compiler.reset()
+    patched = config.patch(enable_autograd_cache=False) if hasattr(config, "enable_autograd_cache") else None
+    with patched or contextlib.nullcontext():
+        yield
+    torch.compiler.reset()

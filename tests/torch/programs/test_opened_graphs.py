@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A compiled graph is opened without a trace in the run, and what is not known of it is not claimed."""
+
+from __future__ import annotations
+
+import functools
+import gc
+
+import pytest
+import torch
+from compiled_programs import (
+    BAD,
+    PARTS,
+    STEPS,
+    Classifier,
+    Normalised,
+    OwnFunction,
+    Quiet,
+    Saved,
+    Sum,
+    Tail,
+    a_batch,
+    training,
+)
+from own_programs import assert_silent, told
+from step_runs import run_once
+from torch import nn
+from torch.nn import functional as F
+
+VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+pytestmark = [
+    pytest.mark.usefixtures("library", "graphs_come_from_the_compiler"),
+    pytest.mark.skipif(VERSION < (2, 6), reason="before PyTorch 2.6 less is known of what a graph was made of"),
+]
+
+
+def graphs_in_use():
+    from torch._inductor.output_code import CompiledFxGraph
+
+    return [one for one in gc.get_objects() if type(one) is CompiledFxGraph]
+
+
+def test_a_kernel_that_computes_otherwise_than_the_program_is_told_as_that(tmp_path):
+    """A compiler's mistake, planted: in one step a kernel gives an infinity that the program does not."""
+
+    def program(bad):
+        def build():
+            step, net, opt = training(Quiet)(None)()
+
+            def spoilt(i):
+                if i != bad:
+                    return step(i)
+                own = [(graph, graph.current_callable) for graph in graphs_in_use()]
+
+                def wrong(inputs, kernel):
+                    results = kernel(inputs)
+                    if results[0].shape == (8, 3):
+                        results[0][2, 1] = float("inf")
+                    return results
+
+                for graph, kernel in own:
+                    graph.current_callable = functools.partial(wrong, kernel=kernel)
+                step(i)
+                for graph, kernel in own:
+                    graph.current_callable = kernel
+
+            return spoilt, net, opt
+
+        return build
+
+    said = told(program(BAD), tmp_path / "bad", "live", STEPS)
+    assert said.what[:3] == ("kernel_dependent", "compiled_graph", "forward"), said.show()
+    assert said.first["step"] == BAD and "[2, 1]" in said.first["explanation"], said.first["explanation"]
+    assert "keep-roundings" in [a["id"] for a in said.first["advice"]] and len(said.loud) == 1, said.show()
+    torch.compiler.reset()
+    assert_silent(program(None), tmp_path / "twin", "live", STEPS)
+
+
+calls: list[int] = []
+
+
+@torch.library.custom_op("nanhunt_tests::scaled", mutates_args=(), schema="(Tensor x) -> Tensor")
+def scaled(x):
+    calls.append(1)
+    return x * 1e3
+
+
+@scaled.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def test_operations_of_the_program_inside_of_a_graph_do_not_run_again(tmp_path):
+    def build(bad=BAD):
+        model = torch.compile(lambda x: scaled(x).exp())
+
+        def step(i):
+            net(model(torch.full((2, 6), 1.0 if i == bad else 0.01))).sum().backward()
+            opt.step()
+            opt.zero_grad()
+
+        net = nn.Linear(6, 1)
+        opt = torch.optim.SGD(net.parameters(), lr=1e-9)
+        return step, net, opt
+
+    calls.clear()
+    said = told(build, tmp_path, "live", STEPS)
+    assert len(calls) == 2 * STEPS, len(calls)  # beside the run there is one that nobody watches
+    assert said.first["op"] == "compiled_graph" and said.first["step"] == BAD, said.show()
+    assert any("nanhunt_tests" in line for line in said.first["evidence"]), said.first["evidence"]
+
+
+def with_counters(build, out=None):
+    from torch._dynamo.utils import counters
+
+    torch.compiler.reset()
+    counters.clear()
+    run = run_once(build, STEPS, out)
+    return run.digest, {key: dict(of) for key, of in counters.items() if key in ("stats", "frames", "graph_break")}
+
+
+@pytest.mark.parametrize("make", [lambda: Classifier(nn.Dropout), lambda: Classifier(Normalised), OwnFunction])
+def test_a_run_with_a_graph_that_is_opened_ends_with_the_same_bits_and_compiles_as_often(make, tmp_path):
+    build = training(make, spoil=torch.zeros_like if make is OwnFunction else lambda x: x * 1e3)(BAD)
+    assert with_counters(build, tmp_path / "run") == with_counters(build)
+
+
+class Noisy(Classifier):
+    def forward(self, x):
+        return self.last(F.dropout(self.first(x) * 0 + x.square().mean()).exp())
+
+
+class Wide(Classifier):
+    """In between it would take 400 MB."""
+
+    def forward(self, x):
+        far = (torch.arange(10000.0)[:, None] - torch.arange(10000.0)[None, :] * x.mean()).abs().sum(1).mean()
+        return self.last(self.first(x) * (far * 1e-9 + 1)) + (x.mean() + 4).log()
+
+
+@pytest.mark.parametrize(
+    ("make", "spoil", "why"),
+    [(Noisy, lambda x: torch.full_like(x, 7.0), None), (Wide, lambda x: x - 99, "too much memory")],
+)
+def test_what_cannot_be_computed_again_as_it_was_is_not_blamed_on_the_compiler(make, spoil, why, tmp_path):
+    said = told(training(make, spoil=spoil)(BAD), tmp_path, "live", STEPS)
+    assert said.first["class"] != "kernel_dependent" and said.first["step"] == BAD, said.show()
+    assert why is None or any(why in line for line in said.first["evidence"]), said.first["evidence"]
+
+
+def test_of_two_models_in_one_graph_the_right_one_is_named(tmp_path):
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.student, self.teacher = Quiet(Tail), Quiet(Tail)
+
+        def forward(self, x, z):
+            return self.student(x) + self.teacher(z)
+
+    def build():
+        torch.manual_seed(0)
+        net = Both()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+        both = torch.compile(lambda a, b, x, z: a(x) + b(z))
+
+        def step(i):
+            x, y = a_batch()
+            net(x, x)  # names its parts
+            opt.zero_grad()
+            F.cross_entropy(both(net.student, net.teacher, x, x * 1e3 if i == BAD else x), y).backward()
+            opt.step()
+
+        return step, net, opt
+
+    said = told(build, tmp_path, "live", STEPS)
+    assert said.first["op"] == "aten::exp" and said.first["module"] == "teacher.tail", said.show()
+
+
+def test_what_pytorch_warns_of_inside_is_not_printed_into_the_run(tmp_path, capfd):
+    class Single(Quiet):
+        def forward(self, x):
+            return self.last(self.first(x) + x[:1].std(0).sum() * x.amin().sign().clamp(max=0))
+
+    said = told(training(Single, spoil=lambda x: x - 99)(BAD), tmp_path, "live", STEPS)
+    assert said.status == "fault", said.show()
+    assert "degrees of freedom" not in capfd.readouterr().err
+
+
+def test_a_backward_that_an_eager_loss_gave_nan_is_no_fault_of_the_graph(tmp_path):
+    def build(bad=BAD):
+        step_of = training(Quiet)(None)
+        _, net, opt = step_of()
+        model = torch.compile(net)
+
+        def step(i):
+            opt.zero_grad()
+            y = model(a_batch()[0])
+            (y - y.detach() if i == bad else y).abs().sum(1).sqrt().sum().backward()  # 0 * inf, outside
+            opt.step()
+
+        return step, net, opt
+
+    said = told(build, tmp_path / "bad", "live", STEPS)
+    assert said.first["op"] not in (None, "compiled_graph") and said.first["step"] == BAD, said.show()
+    assert not {"kernel_dependent", "unexplained"} & {cls for cls, _ in said.loud}, said.show()
+
+
+@pytest.mark.parametrize("spoilt", [0, 1])
+def test_of_two_calls_before_their_backwards_none_is_told_of_the_other(spoilt, tmp_path):
+    def build(bad=BAD):
+        torch.manual_seed(0)
+        net = Sum()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-9)
+        model = torch.compile(net)
+
+        def step(i):
+            opt.zero_grad()
+            outs = []
+            for n in range(2):
+                outs.append(model({k.__name__.lower(): getattr(net, k.__name__.lower()).input(
+                    i == bad and k is Saved and n == spoilt) for k in PARTS}))
+            for out in outs:
+                out.backward()
+            opt.step()
+
+        return step, net, opt
+
+    said = told(build, tmp_path / "bad", "live", STEPS)
+    assert said.status == "fault" and said.first["step"] == BAD, said.show()
+    assert "kernel_dependent" not in {cls for cls, _ in said.loud}, said.show()
