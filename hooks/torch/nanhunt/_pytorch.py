@@ -79,6 +79,7 @@ is_autocast_on: Callable[[], bool] = getattr(
 
 no_function_modes: Callable[[], Any] = _C.DisableTorchFunction
 no_autocast: Callable[[], Any] = getattr(_C, "_DisableAutocast", nullcontext)
+below_autograd: Callable[[], Any] = getattr(_C, "_AutoDispatchBelowAutograd", nullcontext)
 # Guards under which ops are ours alone: no dispatch mode, no autocast, no function mode.
 guards: list[Callable[[], Any]] = [
     make for make in (getattr(_C, "_DisableTorchDispatch", None), no_autocast, no_function_modes) if make is not None]

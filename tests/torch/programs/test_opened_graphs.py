@@ -71,7 +71,7 @@ def test_a_kernel_that_computes_otherwise_than_the_program_is_told_as_that(tmp_p
     said = told(program(BAD), tmp_path / "bad", "live", STEPS)
     assert said.what[:3] == ("kernel_dependent", "compiled_graph", "forward"), said.show()
     assert said.first["step"] == BAD and "[2, 1]" in said.first["explanation"], said.first["explanation"]
-    assert "keep-roundings" in [a["id"] for a in said.first["advice"]] and len(said.loud) == 1, said.show()
+    assert "leave-out-of-graph" in [a["id"] for a in said.first["advice"]] and len(said.loud) == 1, said.show()
     torch.compiler.reset()
     assert_silent(program(None), tmp_path / "twin", "live", STEPS)
 

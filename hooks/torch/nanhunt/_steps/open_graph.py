@@ -13,7 +13,7 @@ import torch
 from nanhunt import _library as lib
 from nanhunt._hooks.graphs import Graph, Node, Ref
 from nanhunt._names import plain_path
-from nanhunt._pytorch import no_autocast
+from nanhunt._pytorch import below_autograd, no_autocast
 from nanhunt._steps.trial import OTHER_KERNEL, first_bad, tensors
 from nanhunt._tap.places import report_once
 from nanhunt._tap.plain import DTYPES, PLAIN
@@ -126,7 +126,7 @@ class GraphOpener:
         random = torch.get_rng_state()
         tap.library.silence(1)
         try:
-            with torch.no_grad(), no_autocast(), torch._C._AutoDispatchBelowAutograd():
+            with torch.no_grad(), no_autocast(), below_autograd():
                 _run_nodes(self.session, tap, inputs, opened, began + _SECONDS - self._seconds)
         finally:
             tap.place(None)
