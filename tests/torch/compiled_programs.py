@@ -5,11 +5,17 @@ from __future__ import annotations
 
 import inspect
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 BAD, STEPS = 3, 6
+VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+MARKS = [
+    pytest.mark.usefixtures("library", "graphs_come_from_the_compiler"),
+    pytest.mark.skipif(VERSION < (2, 6), reason="on PyTorch 2.4 less is known of what a graph was made of"),
+]
 
 
 class Part(nn.Module):
@@ -151,6 +157,10 @@ class Sum(nn.Module):
         for kind in PARTS:
             setattr(self, kind.__name__.lower(), kind())
 
+    def inputs(self, spoilt):
+        """Of all parts, by name; bad for the one that is `spoilt`."""
+        return {k.__name__.lower(): getattr(self, k.__name__.lower()).input(k is spoilt) for k in PARTS}
+
     def forward(self, inputs):
         return sum(getattr(self, name)(x).sum() for name, x in inputs.items())
 
@@ -164,8 +174,7 @@ def sum_of_parts(spoilt=None):
 
         def step(i):
             opt.zero_grad()
-            model({k.__name__.lower(): getattr(net, k.__name__.lower()).input(i == BAD and k is spoilt)
-                   for k in PARTS}).backward()
+            model(net.inputs(spoilt if i == BAD else None)).backward()
             opt.step()
 
         return step, net, opt

@@ -7,6 +7,7 @@ import pytest
 import torch
 from compiled_programs import (
     BAD,
+    MARKS,
     PARTS,
     STEPS,
     Bfloat16,
@@ -33,11 +34,7 @@ from compiled_programs import (
 from own_programs import Told, assert_silent, told
 from torch import nn
 
-VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-pytestmark = [
-    pytest.mark.usefixtures("library", "graphs_come_from_the_compiler"),
-    pytest.mark.skipif(VERSION < (2, 6), reason="before PyTorch 2.6 less is known of what a graph was made of"),
-]
+pytestmark = MARKS
 
 
 def assert_named(said: Told, op, module, line, phase):

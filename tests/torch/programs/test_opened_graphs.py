@@ -10,7 +10,7 @@ import pytest
 import torch
 from compiled_programs import (
     BAD,
-    PARTS,
+    MARKS,
     STEPS,
     Classifier,
     Normalised,
@@ -27,11 +27,7 @@ from step_runs import run_once
 from torch import nn
 from torch.nn import functional as F
 
-VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-pytestmark = [
-    pytest.mark.usefixtures("library", "graphs_come_from_the_compiler"),
-    pytest.mark.skipif(VERSION < (2, 6), reason="before PyTorch 2.6 less is known of what a graph was made of"),
-]
+pytestmark = MARKS
 
 
 def graphs_in_use():
@@ -217,8 +213,7 @@ def test_of_two_calls_before_their_backwards_none_is_told_of_the_other(spoilt, t
             opt.zero_grad()
             outs = []
             for n in range(2):
-                outs.append(model({k.__name__.lower(): getattr(net, k.__name__.lower()).input(
-                    i == bad and k is Saved and n == spoilt) for k in PARTS}))
+                outs.append(model(net.inputs(Saved if i == bad and n == spoilt else None)))
             for out in outs:
                 out.backward()
             opt.step()

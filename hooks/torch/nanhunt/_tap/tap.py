@@ -204,7 +204,7 @@ class Tap:
                                             of_given.buffer_info()[0], len(of_given)))
 
     def end_graph(self, made: Sequence[torch.Tensor], written: int, inside: Sequence[torch.Tensor] = ()) -> int:
-        """`inside`: what was bad there. The number of its row; -1: it is not recorded so far."""
+        """`inside`: what was bad there. The number of its row, if badness began in it; else -1."""
         of_made, of_inside = (array("q", [t._cdata for t in tensors]) for tensors in (made, inside))
         return int(self.library.end_graph(self.handle, of_made.buffer_info()[0], len(of_made), written,
                                           of_inside.buffer_info()[0], len(of_inside)))
