@@ -17,7 +17,6 @@ from nanhunt._hooks.scaler import ScalerWatch
 from nanhunt._options import Options
 from nanhunt._recorder import Recorder
 from nanhunt._session import Session
-from nanhunt._tap.marks import Marks
 from nanhunt._tap.ops import OpsLevel
 from nanhunt._tap.tap import TensorSet
 from nanhunt._tap.values import Values
@@ -228,7 +227,7 @@ class Watched:
         self.recorder = recorder
         self.values = Values(self.session)
         self.level = OpsLevel(self.session, self.values)
-        self.session.listeners += [ScalerWatch(self.session), self.level, Marks(self.session, self.values)]
+        self.session.listeners += [ScalerWatch(self.session), *self.level.listeners]
 
     @property
     def ops(self):
@@ -283,7 +282,7 @@ def recorded_ops(run):
     """Everything in the block is recorded below `run`; afterwards report(run) tells what came of it."""
     session = Session(Options(out=str(run), level="ops"))
     values = Values(session)
-    session.listeners += [ScalerWatch(session), OpsLevel(session, values), Marks(session, values)]
+    session.listeners += [ScalerWatch(session), *OpsLevel(session, values).listeners]
     hooks.install(session)
     try:
         yield session

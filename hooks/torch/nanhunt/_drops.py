@@ -20,15 +20,14 @@ if TYPE_CHECKING:
     from nanhunt._session import Session
 
 
-def _versions_of(parameter: torch.Tensor | None) -> tuple[int, int]:
-    gradient = parameter.grad if parameter is not None else None
-    return 0 if parameter is None else parameter._version, 0 if gradient is None else gradient._version
+def _versions_of(parameter: torch.Tensor) -> tuple[int, int]:
+    return parameter._version, 0 if parameter.grad is None else parameter.grad._version
 
 
 class Drops:
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._began: int | None = None       # number of the first op of this step's backward
+        self.began: int | None = None       # number of the first op of this step's backward
         self.with_gradient: list[torch.Tensor] = []  # a trained parameter that had one after backward
         self._last: weakref.ref[torch.Tensor] | None = None  # the one that was found last
         self._versions = 0, 0  # torch's counts of writes to it and to its gradient, after backward
@@ -43,23 +42,16 @@ class Drops:
             if root is not None:
                 yield from root.parameters()
 
-    def before_backward(self) -> None:
-        recorder = self._session.recorder
-        self._notified = False
-        try:
-            if self._began is None and recorder is not None:
-                self._began = recorder.next_seq()
-        except Exception as error:
-            self._session.failed(error, "the beginning of backward")
-
     def after_backward(self) -> None:
+        self._notified = False
         try:
             last = self._last() if self._last is not None else None
             if last is None or last.grad is None:  # one that had one before most often has one again
                 last = next((p for p in self._parameters() if p.grad is not None), None)
                 self._last = weakref.ref(last) if last is not None else None
-            self.with_gradient = [] if last is None else [last]
-            self._versions = _versions_of(last)
+            self.with_gradient, self._versions = [], (0, 0)
+            if last is not None and last.grad is not None:
+                self.with_gradient, self._versions = [last], (last._version, last.grad._version)
         except Exception as error:
             self._session.failed(error, "the end of backward")
 
@@ -92,7 +84,7 @@ class Drops:
     def _heard_bad(self) -> bool:
         """Backward, or what the program did with gradients after it, made something that is not finite."""
         recorder = self._session.recorder
-        return recorder is not None and self._began is not None and bool(recorder.bad_since(self._began))
+        return recorder is not None and self.began is not None and bool(recorder.bad_since(self.began))
 
     def gave_up(self) -> bool:
         """Before the next forward: whether the step is over without an optimizer."""
@@ -120,5 +112,5 @@ class Drops:
     def end_step(self) -> None:
         self._looks = self._looks or bool(self._session.state.looked)
         self._session.state.looked = 0
-        self._began, self.with_gradient = None, []
+        self.began, self.with_gradient = None, []
         self._notified = self._bad = False

@@ -80,19 +80,14 @@ class Faults:
         if not self.session.options.quiet and sys.stderr is not None:
             print(f"\n{line}" if _bar_is_shown() else line, file=sys.stderr, flush=True)
 
-    @property
-    def _wanted(self) -> bool:
-        options = self.session.options
-        return not options.quiet or bool(self.callbacks) or options.stop_on_fault
-
     def after_step(self, loss: float | None, ending: int) -> None:
         """A step is recorded. Raises SystemExit where the run shall end, and nothing else."""
-        session, recorder = self.session, self.session.recorder
-        if recorder is None or not self._wanted:
+        session, recorder, options = self.session, self.session.recorder, self.session.options
+        if recorder is None or options.quiet and not self.callbacks and not options.stop_on_fault:
             return
         try:
             bad = self.suspected or loss is not None and not math.isfinite(loss)
-            if session.options.level == "ops":
+            if options.level == "ops":
                 bad = bool(recorder.bad_since(self._first_seq)) or bad
                 self._first_seq = recorder.next_seq()
             self.suspected = False
@@ -115,7 +110,7 @@ class Faults:
         except Exception as error:
             session.failed(error, "telling of a fault")
             return
-        if found and session.options.stop_on_fault and not ends:
+        if found and options.stop_on_fault and not ends:
             self._stop(found[0].step)
 
     def begin_attempt(self) -> None:

@@ -12,7 +12,6 @@ from nanhunt._step_mode import StepMode
 from nanhunt._steps.live import Live
 from nanhunt._steps.step_watch import StepWatch
 from nanhunt._tap import lasting
-from nanhunt._tap.marks import Marks
 from nanhunt._tap.ops import OpsLevel
 from nanhunt._tap.values import Values
 
@@ -23,14 +22,12 @@ if TYPE_CHECKING:
 def add_listeners(session: Session) -> None:
     values = session.values = Values(session)
     session.at_open.append(values.prepare)
-    scaler, lasts = ScalerWatch(session), lasting.LastingWatch(session, values)
-    setup = SetupWatch(session)
-    # Marks come after the tap is on: what is marked before an op has the identity that the op reads.
-    ops = [OpsLevel(session, values), Marks(session, values), lasts]
+    scaler, setup = ScalerWatch(session), SetupWatch(session)
+    ops = OpsLevel(session, values)
     steps = StepWatch(session, values)
     unheard = [scaler, steps, setup]
     if session.options.level == "ops":
-        session.mode, session.listeners = StepMode.KEPT, [scaler, *ops, setup]
+        session.mode, session.listeners = StepMode.KEPT, [scaler, *ops.listeners, setup]
 
         def without_a_tap() -> None:
             if values.tap is None:

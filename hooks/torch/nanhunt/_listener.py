@@ -5,6 +5,7 @@ Every method may be left out. None may raise into the run: `_hooks` swallows and
 """
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ class RootCall:
     """One outermost call of a module with trainable parameters, not inside backward. Grad mode is on, or a custom
     autograd function makes it (a checkpoint)."""
 
-    __slots__ = ("module", "name", "args", "kwargs", "index", "function", "raised", "_tensors")
+    __slots__ = ("module", "name", "args", "kwargs", "index", "function", "raised", "tensors", "inputs")
 
     def __init__(self, module: torch.nn.Module, name: str, args: tuple[Any, ...], kwargs: dict[str, Any],
                  index: int, function: str = "") -> None:
@@ -25,20 +26,18 @@ class RootCall:
         self.module, self.name, self.args, self.kwargs = module, name, args, kwargs
         self.index = index  # of the call in its step, from 0
         self.raised: type[BaseException] | None = None  # it ended by this
-        self._tensors: list[tuple[str, torch.Tensor]] | None = None
-
-    def tensors(self) -> list[tuple[str, torch.Tensor]]:
-        """Those that it was given, by path: "0", "images"."""
-        if self._tensors is None:
-            self._tensors = found = []
-            for i, given in enumerate(self.args):
-                if isinstance(given, torch.Tensor):
-                    found.append((str(i), given))
-                else:
-                    found += tensors_in(given, str(i))
-            if self.kwargs:
-                found += tensors_in(self.kwargs)
-        return self._tensors
+        self.tensors: list[tuple[str, torch.Tensor]] = []  # that it was given, by path: "0", "images"
+        for i, given in enumerate(args):
+            if isinstance(given, torch.Tensor):
+                self.tensors.append((str(i), given))
+            else:
+                self.tensors += tensors_in(given, str(i))
+        if kwargs:
+            self.tensors += tensors_in(kwargs)
+        self.inputs: list[weakref.ref[torch.Tensor]] = []  # those of them that are floating
+        for _, t in self.tensors:
+            if t.is_floating_point():
+                self.inputs.append(weakref.ref(t))
 
 
 class Listener:
@@ -46,12 +45,12 @@ class Listener:
     def on_optimizer_met(self, optimizer: torch.optim.Optimizer) -> None: ...  # before it steps for the first time
     def on_root_enter(self, call: RootCall) -> None: ...
     def on_root_exit(self, call: RootCall, output: Any) -> None: ...  # output None: the call raised, or gave nothing
+    def on_root_exit_unheard(self, output: Any) -> None: ...  # after it, in a step whose operations are not heard
 
-    # torch.autograd.backward, Tensor.backward, and torch.autograd.grad outside of a root.
-    def before_backward(self, tensors: Sequence[torch.Tensor], gradients: Any, kwargs: dict[str, Any]) -> None: ...
-    def after_backward(self) -> None: ...
-    def before_grad(self, outputs: Any, inputs: Any, kwargs: dict[str, Any]) -> None: ...
-    def after_grad(self, result: Any) -> None: ...
+    # torch.autograd.backward and Tensor.backward.
+    def before_backward(self, tensors: Sequence[torch.Tensor]) -> None: ...
+    def before_backward_in_autocast(self, tensors: Sequence[torch.Tensor]) -> None: ...  # before that
+    def after_backward_in_step(self) -> None: ...  # of an optimizer: its closure has made the gradients
 
     def before_scale(self, scaler: Any, loss: Any) -> None: ...
     def after_scale(self, scaler: Any, scaled: Any) -> None: ...
@@ -73,9 +72,7 @@ class Listener:
     # A call with gradients off: validation.
     def before_validated(self, module: torch.nn.Module) -> None: ...
     def on_validated(self, module: torch.nn.Module, output: Any) -> None: ...
-    # Ops are heard from here on, and what was recorded of those before may not be in the trace.
-    def on_hold(self) -> None: ...
-    # ... and the operations of the step that runs will be in the trace.
+    # The operations of the step that runs will be in the trace, as far as they are heard.
     def on_kept(self) -> None: ...
     # Gradients that no optimizer took are about to be cleared, or stay while the next forward begins.
     def on_drop(self) -> None: ...

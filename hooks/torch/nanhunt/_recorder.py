@@ -241,7 +241,8 @@ class Recorder:
         n = len(values) // 2
         readings = (lib.Reading * max(n, 1))()
         bad = c.c_size_t()
-        if self.slow.nanhunt_read(self.handle, pack(values), n, what, readings, c.byref(bad)) != lib.OK:
+        words = values.tobytes() if isinstance(values, array) else pack(values)
+        if self.slow.nanhunt_read(self.handle, words, n, what, readings, c.byref(bad)) != lib.OK:
             self.refused += 1
         return readings, bad.value
 

@@ -83,6 +83,7 @@ class Session(lib.HasState):
         self.judge = StepJudge(options.max_triggers, options.distance)  # how far the step that runs has come
         self.values: Values | None = None       # of the level's listeners
         self.facts = StepFacts()     # of the step that runs
+        self.inputs: list[weakref.ref[torch.Tensor]] = []  # of the last root call
         self.pending = Pending(self)
         self.faults = Faults(self)
         self.roots: dict[int, tuple[weakref.ref[Any], str]] = {}
@@ -334,8 +335,8 @@ class Session(lib.HasState):
         self.facts.skipped = self.facts.skipped or skipped
         if scaler is not None:
             self.scaler = scaler
-        elif self.scaler is None:
-            self.begins_work()
+        elif self.scaler is None and not self.exact and self.tracker.is_over(not self.threads.others):
+            self.end_step()
 
     def after_update(self) -> None:
         if self.tracker.passed:
@@ -431,7 +432,13 @@ class Session(lib.HasState):
         if recorder is None or self.dead:
             return
         self.state.phase, self.overran = lib.UPDATE, overran
-        facts, step, lr = self.facts, self.state.step, self._lr()
+        facts, step, lr = self.facts, self.state.step, math.nan
+        for kept in self._kept:
+            optimizer = kept()
+            if optimizer is not None and (not self.threads.others or id(optimizer) in self._used):
+                given = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
+                lr = float(given) if isinstance(given, (int, float)) else math.nan
+                break
         self.notify("on_step_end", step, facts.skipped)
         try:
             if not self.pending.items:
@@ -466,7 +473,12 @@ class Session(lib.HasState):
             unknown = 0.0 if ending == lib.BY_OPTIMIZER else math.nan
             loss = unknown if facts.loss is None else facts.loss
             self.before_step_row()
-            self.recorder.step(step, facts.skipped, loss, lr, self._scale(facts), ending, message)
+            # A factor of 8 or more is a scale, as likely as not; before there was one it is a weight of the loss.
+            scale = self.last_scale
+            if facts.factor is not None and not self.has_scaler:
+                self._scales = self._scales or facts.factor >= 8
+                scale = facts.factor if self._scales else 1.0
+            self.recorder.step(step, facts.skipped, loss, lr, scale, ending, message)
 
     @contextmanager
     def as_of(self, step: int, micro_batch: int) -> Iterator[None]:
@@ -503,23 +515,9 @@ class Session(lib.HasState):
             except Exception as error:
                 self.failed(error, "flush")
 
-    def _lr(self) -> float:
-        for optimizer in self._keep[:1]:
-            for group in optimizer.param_groups[:1]:
-                lr = group.get("lr", math.nan)
-                return float(lr) if isinstance(lr, (int, float)) else math.nan
-        return math.nan
-
     last_scale = 1.0
     has_scaler = False  # one that tells its scale
     _scales = False     # the program itself
-
-    def _scale(self, facts: StepFacts) -> float:
-        """A factor of 8 or more is a scale, as likely as not; before there was one it is a weight of the loss."""
-        if self.has_scaler or facts.factor is None:
-            return self.last_scale
-        self._scales = self._scales or facts.factor >= 8
-        return facts.factor if self._scales else 1.0
 
     # The end.
     def close(self) -> None:

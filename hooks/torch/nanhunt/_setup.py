@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from nanhunt import _library as lib
 from nanhunt._listener import Listener, RootCall
 from nanhunt._names import plain_module, plain_path
-from nanhunt._pytorch import is_autocast_on
 from nanhunt._tap.places import call_site, set_frame_reporter
 from nanhunt._tap.plain import PLAIN
 from nanhunt._tap.sites import cell_name
@@ -76,13 +75,13 @@ class SetupWatch(Listener):
             if narrow:
                 recorder.setup(step, lib.NARROW_PARAMETERS, plain_path(call.name, narrow[0]), dtype=number,
                                number=len(narrow))
-        for name, t in call.tensors():
+        for name, t in call.tensors:
             column, ratio = _widest_column(t)
             if ratio >= _WIDE:
                 recorder.setup(step, lib.WIDE_COLUMN, call.name, number=ratio, text=f"column {column} of input {name}")
 
-    def before_backward(self, tensors: Sequence[torch.Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:
-        if self._backward or self.session.recorder is None or not is_autocast_on():
+    def before_backward_in_autocast(self, tensors: Sequence[torch.Tensor]) -> None:
+        if self._backward or self.session.recorder is None:
             return
         for device in {t.device.type for t in tensors if isinstance(t, torch.Tensor)}:
             if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):

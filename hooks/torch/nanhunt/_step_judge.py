@@ -59,15 +59,11 @@ class StepJudge:
 class StepFacts:
     """What is known of one step. Where a device computes it, some of it comes when the next one runs."""
 
-    __slots__ = ("loss", "factor", "skipped", "gradients_are_bad", "unread", "is_read_further",
-                 "gradient_norm", "mode")
-
-    def __init__(self) -> None:
-        self.loss: float | None = None  # unscaled, where it could be read without waiting
-        self.factor: float | None = None  # by which the program itself multiplied the loss last
-        self.skipped = False
-        self.gradients_are_bad = False
-        self.unread = False  # a boundary was not judged: what is not known to be bad is not known to be healthy
-        self.is_read_further = False  # what is read of bad steps only was read
-        self.gradient_norm = math.nan
-        self.mode: StepMode | None = None  # how it was heard, once it is over
+    loss: float | None = None  # unscaled, where it could be read without waiting
+    factor: float | None = None  # by which the program itself multiplied the loss last
+    skipped = False
+    gradients_are_bad = False
+    unread = False  # a boundary was not judged: what is not known to be bad is not known to be healthy
+    is_read_further = False  # what is read of bad steps only was read
+    gradient_norm = math.nan
+    mode: StepMode | None = None  # how it was heard, once it is over

@@ -40,4 +40,4 @@ def test_a_plant_that_does_not_overflow_is_not_taken_for_one_that_was_named():
     # Given a healthy run, when it is asked for the module of a plant, then none is named: the check can fail.
     zoo = pytest.importorskip("zoo")
     healthy = zoo.watched("vgg", "fp32", "ops")
-    assert not zoo.is_named(healthy.report, zoo.choose("vgg", "fp32", 0))
+    assert not zoo.is_named(healthy.report, zoo.choose("vgg", "fp32", 0).module)

@@ -20,15 +20,20 @@ from nanhunt._hooks.dynamo import hide_function, register_with_dynamo
 from nanhunt._hooks.frames import take_frames_off
 from nanhunt._hooks.functions import function_around
 from nanhunt._hooks.patches import Patches
-from nanhunt._hooks.phases import bind, clip, once, scale, unscale, update
-from nanhunt._hooks.root_names import TRANSPARENT, forget_parents, name_root
+from nanhunt._hooks.phases import clip, once, scale, unscale, update
+from nanhunt._hooks.root_names import LOOK_EVERY, TRANSPARENT, forget_parents, name_root
 from nanhunt._hooks.scaler import factor_of, held_back, unread
 from nanhunt._leaves import find_leaves
 from nanhunt._listener import RootCall
 from nanhunt._modes import MODES, modes_aside, without_modes
+from nanhunt._pytorch import dispatch_modes as _dispatch_modes
+from nanhunt._pytorch import function_modes as _function_modes
 from nanhunt._pytorch import graph_task_id as _graph_task_id
+from nanhunt._pytorch import is_autocast_on
 from nanhunt._pytorch import is_compiling as _is_compiling
 from nanhunt._pytorch import tracing_state as _tracing
+from nanhunt._step_mode import StepMode
+from nanhunt._weak_id_dict import WeakIdDict
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -46,8 +51,8 @@ _validating = False            # ... and runs
 _step_of_calls = -1
 _had_backward = False          # since the last root call
 _in_backward = 0
-# Whether a module has trainable parameters, of its own or below. Weak: a dead module's id is soon another's.
-_is_root: weakref.WeakKeyDictionary[torch.nn.Module, bool] = weakref.WeakKeyDictionary()
+# Whether a module has trainable parameters, of its own or below.
+_is_root: WeakIdDict[bool] = WeakIdDict()
 
 
 def install(session: Session) -> None:
@@ -164,7 +169,10 @@ def _module_called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         if _follow.mode == calls.STRAIGHT:
             return _call_module(module, *args, **kwargs)
         session = _session
-        if session is None or _is_compiling() or _tracing() is not None or not _hears_call(session, module):
+        if session is None or _is_compiling() or _tracing() is not None:
+            return _call_module(module, *args, **kwargs)
+        if not (session.threads.trains and session.threads.watched == _this_thread()) and (
+                not _hears_call(session, module)):
             return _call_module(module, *args, **kwargs)
         if _root is not None or _in_backward or _validating:  # in backward: a checkpoint runs it again
             places = session.places
@@ -175,7 +183,8 @@ def _module_called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
                 return _call_module(module, *args, **kwargs)
             finally:
                 places.exit()
-        call = without_modes(_begin_root, session, module, args, kwargs)
+        call = (_begin_root(session, module, args, kwargs) if not _dispatch_modes() and not _function_modes() else
+                without_modes(_begin_root, session, module, args, kwargs))
         if call is None:
             return _call_module(module, *args, **kwargs) if _validated is not module else _validate(
                 session, module, args, kwargs)
@@ -194,8 +203,6 @@ def _module_called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 def _hears_call(session: Session, module: torch.nn.Module) -> bool:
-    if session.threads.trains and session.threads.watched == _this_thread():
-        return True
     if not session.threads.trains and torch.is_grad_enabled():
         with modes_aside():
             if _trainable(module):
@@ -245,7 +252,8 @@ def _begin_root(session: Session, module: torch.nn.Module, args: tuple[Any, ...]
             session.tracker.called.add(module)
         if _in_backward:
             return None
-        trainable, with_gradients = _trainable(module), torch.is_grad_enabled()
+        known = _is_root.get(id(module))
+        trainable, with_gradients = _trainable(module) if known is None else known, torch.is_grad_enabled()
         function = function_around() if trainable and not with_gradients else ""
         learns = trainable and (with_gradients or function != "")
         if session.state.course != lib.TRAINS and session.inference.begins_forward(module, learns, args, kwargs):
@@ -272,7 +280,11 @@ def _begin_root(session: Session, module: torch.nn.Module, args: tuple[Any, ...]
             session.state.micro_batch += 1
             _had_backward = False
         session.judge.enter(steps.FORWARD)
-        _root = call = RootCall(module, name_root(session, module), args, kwargs, _calls, function)
+        met = session.roots.get(id(module))
+        name = met[1] if met is not None and met[0]() is module and session.state.step % LOOK_EVERY else (
+            name_root(session, module))
+        _root = call = RootCall(module, name, args, kwargs, _calls, function)
+        session.inputs = call.inputs
         _calls += 1
         session.state.phase = lib.FORWARD
         if id(module) not in session.met:
@@ -295,6 +307,8 @@ def _root_left(session: Session, call: RootCall, output: Any) -> None:
     _root, _follow.mode = None, calls.ASK
     if session.threads.watched == _this_thread() or session.hears():
         session.notify("on_root_exit", call, output)
+        if session.mode is StepMode.UNHEARD:
+            session.notify("on_root_exit_unheard", output)
         session.state.phase = lib.FORWARD if session.state.course in lib.INFERS else lib.LOSS
         if session.state.course != lib.TRAINS:
             session.notify("on_validated", call.module, output)
@@ -302,12 +316,12 @@ def _root_left(session: Session, call: RootCall, output: Any) -> None:
 
 def _trainable(module: torch.nn.Module) -> bool:
     """Roots have trainable parameters; loss modules have none and belong to the loss region. Wrappers are not roots."""
-    known = _is_root.get(module)
+    known = _is_root.get(id(module))
     if known is None:
         parameters = list(module.parameters())
         known = type(module).__name__ not in TRANSPARENT and any(p.requires_grad for p in parameters)
         if known or not parameters:  # what is frozen now may be trained later
-            _is_root[module] = known
+            _is_root.set(module, known)
     return known
 
 
@@ -326,7 +340,8 @@ def _compiles(session: Session, original: Callable[..., Any], args: tuple[Any, .
 
 # Gradients that are given up.
 def _cleared(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if not session.drops.may_come() or _root is not None or _in_backward:
+    if not session.judge.facts() & steps.HAS_GRADIENTS or _root is not None or _in_backward or (
+            not session.drops.may_come()):
         return original(*args, **kwargs)
     owner = args[0] if args else None
     groups = getattr(owner, "param_groups", None)
@@ -341,12 +356,6 @@ def _cleared(session: Session, original: Callable[..., Any], args: tuple[Any, ..
 
 
 # Autograd.
-def _bind_backward(tensors: Any = (), grad_tensors: Any = None, retain_graph: Any = None, create_graph: Any = False,
-                   grad_variables: Any = None, inputs: Any = None, **others: Any) -> dict[str, Any]:
-    return {"tensors": tensors, "grad_tensors": grad_tensors, "retain_graph": retain_graph,
-            "create_graph": create_graph, "inputs": inputs}
-
-
 def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     global _in_backward, _had_backward
     if _in_backward:  # a checkpoint's own
@@ -355,22 +364,28 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
         args = (tuple(args[0]), *args[1:])
     elif hasattr(kwargs.get("tensors"), "__next__"):
         kwargs = {**kwargs, "tensors": tuple(kwargs["tensors"])}
-    bound = _bind_backward(*args, **kwargs)
-    tensors = bound["tensors"]
-    if session.state.course != lib.TRAINS and _root is None:
-        without_modes(session.inference.begin_training)
-    without_modes(_begin_backward, session, bound)
+    tensors = args[0] if args else kwargs.get("tensors", ())
+    losses = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
+    gradients = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
+    if not _dispatch_modes() and not _function_modes():
+        _begin_backward(session, losses, gradients)
+    else:
+        without_modes(_begin_backward, session, losses, gradients)
     before, session.state.phase = session.state.phase, lib.BACKWARD
     if session.places is not None and session.tap is not None:
         session.tap.begin_backward()
-    session.notify("before_backward", (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors),
-                 bound.get("grad_tensors"), bound)
+    if is_autocast_on():
+        session.notify("before_backward_in_autocast", losses)
+    session.notify("before_backward", losses)
     session.judge.enter(steps.LOSS)
     _in_backward += 1
     try:
         result = original(*args, **kwargs)
         session.judge.enter(steps.BACKWARD)
-        without_modes(session.drops.after_backward)
+        if not _dispatch_modes() and not _function_modes():
+            session.drops.after_backward()
+        else:
+            without_modes(session.drops.after_backward)
         return result
     except BaseException:
         session.judge.enter(steps.RAISED)
@@ -378,22 +393,21 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
     finally:
         _in_backward -= 1
         _had_backward = True
-        session.notify("after_backward")
+        if _steps_of:
+            session.notify("after_backward_in_step")
         session.state.phase = before if before != lib.BACKWARD else lib.LOSS
 
 
-def _begin_backward(session: Session, bound: dict[str, Any]) -> None:
+def _begin_backward(session: Session, losses: tuple[Any, ...], gradients: Any) -> None:
+    if session.state.course != lib.TRAINS and _root is None:
+        session.inference.begin_training()
     if not _in_closure:
         _steps_of.clear()  # of one that raised
     if session.tracker.passed:
         session.begins_work()
-    _meet_losses(session, bound["tensors"], bound["grad_tensors"])
-    session.drops.before_backward()
-
-
-def _meet_losses(session: Session, tensors: Any, gradients: Any) -> None:
     try:
-        losses = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
+        if session.drops.began is None and session.recorder is not None:
+            session.drops.began = session.recorder.next_seq()
         if not session.roots:
             find_leaves(session, losses)
         given = gradients if isinstance(gradients, (tuple, list)) else (gradients,) * len(losses)
@@ -414,19 +428,14 @@ def _grad(session: Session, original: Callable[..., Any], args: tuple[Any, ...],
     global _in_backward
     if _in_backward or _root is not None:
         return original(*args, **kwargs)
-    bound = bind(original, args, kwargs)
     before, session.state.phase = session.state.phase, lib.BACKWARD
     if session.places is not None and session.tap is not None:
         session.tap.begin_backward()
-    session.notify("before_grad", bound.get("outputs"), bound.get("inputs"), bound)
-    result = None
     _in_backward += 1
     try:
-        result = original(*args, **kwargs)
-        return result
+        return original(*args, **kwargs)
     finally:
         _in_backward -= 1
-        session.notify("after_grad", result)
         session.state.phase = before
 
 
@@ -526,7 +535,7 @@ def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> An
 
 
 def _reach_boundary(session: Session, optimizer: torch.optim.Optimizer) -> None:
-    if not _stepping:
+    if not _stepping and (id(optimizer) in session.tracker.passed or id(optimizer) not in session._used):
         session.at_boundary(optimizer)
     session.state.phase = lib.OPTIMIZER
     session.notify("before_step", optimizer)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nanhunt._session import Session
 
 TRANSPARENT = ("DistributedDataParallel", "DataParallel")
-_LOOK_EVERY = 8  # steps: whether a root has other parameters
+LOOK_EVERY = 8  # steps: whether a root has other parameters
 WRAPPERS = (*TRANSPARENT, "OptimizedModule")
 
 
@@ -24,7 +24,7 @@ def name_root(session: Session, module: torch.nn.Module) -> str:
     "Discriminator.body"."""
     known = session.roots.get(id(module))
     if known is not None and known[0]() is module:
-        if session.state.step % _LOOK_EVERY == 0:
+        if session.state.step % LOOK_EVERY == 0:
             first = first_parameter(module)
             if first is not None and id(first) not in session.parameter_names:  # to() makes new ones on some devices
                 for path, parameter in plain_module(module).named_parameters():

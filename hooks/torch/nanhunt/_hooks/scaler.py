@@ -50,6 +50,7 @@ def peek(t: Any) -> float | None:
 
 
 _SAME_NUMBER = {"ToCopyBackward0", "ViewBackward0", "ReshapeAliasBackward0", "SqueezeBackward0", "UnsqueezeBackward0"}
+_FACTORS = ("MulBackward0", "DivBackward0")
 _MOST_NODES = 6  # casts, views and factors, from the loss on
 
 
@@ -64,10 +65,11 @@ def factor_of(loss: Any, gradient: Any = None) -> float | None:
     for _ in range(_MOST_NODES):
         if node is None:
             break
-        if node.name() not in _SAME_NUMBER:
-            number = _factor_at(node)
+        name = node.name()
+        if name not in _SAME_NUMBER:
+            number = _factor_at(node, name) if name in _FACTORS else None
             found = number if number is not None else found
-            if number is None or node.name() != "DivBackward0" or not abs(number) < 1:
+            if number is None or name != "DivBackward0" or not abs(number) < 1:
                 break
         node = next((to for to, _ in node.next_functions if to is not None), None)
     return found
@@ -76,11 +78,8 @@ def factor_of(loss: Any, gradient: Any = None) -> float | None:
 unread: list[str] = []  # factors that were met and that this PyTorch does not show
 
 
-def _factor_at(node: Any) -> float | None:
+def _factor_at(node: Any, name: str) -> float | None:
     """Of a node of the graph: by which number that learns nothing it multiplies."""
-    name = node.name()
-    if name not in ("MulBackward0", "DivBackward0"):
-        return None
     learns = tuple([to is not None for to, _ in node.next_functions])
     if learns == (True, False):
         side = "other"

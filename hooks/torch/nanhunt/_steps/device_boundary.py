@@ -17,6 +17,7 @@ from nanhunt import _device
 from nanhunt import _library as lib
 from nanhunt._device_reader import Reading, Readings
 from nanhunt._hooks.scaler import reads_flag_itself
+from nanhunt._step_judge import TRAINED
 from nanhunt._step_mode import StepMode
 
 if TYPE_CHECKING:
@@ -41,13 +42,14 @@ class DeviceBoundary:
 
     def begin(self) -> None:
         """Of a step."""
-        self.passed = False
+        self.is_used = self.passed = False
         self._losses_read = 0
         self._older: Readings | None = None
 
     def read_older(self, away: Sequence[tuple[str, _Tensor]], scaler: Any) -> None:
         """Gradients that were there before the first backward: only with a scaler it matters whether they are bad."""
         if away and scaler is not None:
+            self.is_used = True
             readings = Readings(self.session)
             readings.add(away)
             self._older = readings if readings.send() else None
@@ -59,7 +61,7 @@ class DeviceBoundary:
             session.note(CAPTURED)
             facts.unread = True
             return
-        self.passed = True
+        self.is_used = self.passed = True
         readings = Readings(session)
         readings.add(away)
         facts.unread = facts.unread or readings.unread
@@ -67,7 +69,7 @@ class DeviceBoundary:
         if steps.weights_are_due(snapshot.step, self._grows):
             weights, more = steps.read_weights()
             readings.add(more)
-        without_loss = steps.is_without_loss()
+        without_loss = not session.judge.facts() & TRAINED
         losses = self._add_losses(readings)
         boundary = self._choose(snapshot, optimizer, away)
         if not readings.send():
@@ -139,8 +141,7 @@ class DeviceBoundary:
                 note(snapshot.step, lib.MARK_LOSS, False, path.encode())
         gradients = [*_readings(here), *next(lists)]
         paths, words = _words(gradients)
-        steps.weigh(facts, snapshot.step, paths, words, snapshot.scaled)
-        self._grows = steps.grows(facts.gradient_norm)
+        self._grows = steps.weigh(facts, snapshot.step, paths, words, snapshot.scaled)
         if weights is not None:
             snapshot.weights = [*_readings(weights), *next(lists)]
             paths, words = _words(snapshot.weights)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from nanhunt._recorder import Recorder
     from nanhunt._session import Session
     from nanhunt._steps.step_watch import StepWatch
+    from nanhunt._tap.ops import OpsLevel
     from nanhunt._tap.values import Values
 
 _NARROW = (torch.float16, torch.bfloat16)
@@ -69,9 +70,6 @@ class Budget:
     def step_took(self, seconds: float, heard: bool) -> None:
         """What a program does between steps (it waits for data, validates, saves) earns nothing: a step counts as at
         most three usual ones."""
-        if self.share >= 1:
-            self.steps += 1
-            return
         times = self._times[heard]
         times.append(seconds)
         self._heard_since = self._heard_since + 1 if heard else 0
@@ -120,13 +118,14 @@ class BudgetOfRanks(Budget):
 class Live(Listener):
     """Which listeners hear the next step, and what becomes of the operations of the last one."""
 
-    def __init__(self, session: Session, values: Values, unheard: Sequence[Listener], ops: Sequence[Listener],
+    def __init__(self, session: Session, values: Values, unheard: Sequence[Listener], ops: OpsLevel,
                  steps: StepWatch) -> None:
-        """`unheard`: who hears any step; `ops`: who hears operations."""
+        """`unheard`: who hears any step; `ops` and its parts hear operations."""
         self.session, self.values, self._bad_steps = session, values, steps.bad_steps
         self._unheard = [*unheard, self]
         # Marks come before anything reads what they mark.
-        self._heard = [unheard[0], self, *ops, *unheard[1:]]
+        self._heard = [unheard[0], self, *ops.listeners, *unheard[1:]]
+        self._ops = ops
         share = session.options.budget
         self.budget = Budget(1.0 if share is None else share / 100)
         self._began = time.perf_counter()
@@ -164,17 +163,20 @@ class Live(Listener):
         if heard:
             if not self._was_heard:
                 tap.forget()
+            shown = bool(session.judge.shows(session.state.step, self._narrow))  # healthy as it may be
             if self._on_device:
-                self._begin_hold(recorder)
+                self._begin_hold(recorder, shown)
             # What a device tells late would be taken for an origin in the operation at hand.
             tap.hold(lib.HOLD, 0 if self._hold is not None else _BYTES, _BYTES_WRITTEN)
             # On a device the tap does not know what is finite: the recorder reads there. What is shown has full
             # statistics; what is known of averages begins after the first step.
             reads_all = self._on_device and session.state.reads == _EACH
-            if reads_all or self._hold is None and (self.budget.steps < 2 or self.is_shown()):
+            if reads_all or self._hold is None and (self.budget.steps < 2 or shown):
                 tap.hand_over()
-            session.notify("on_hold")
-            tap.on()  # from here on: what comes before the first call of a root is part of the step
+            self._ops.marks.marked.clear()  # what was recorded so far may not be in the trace
+            self._ops.lasting.begin_held_step(session.state.step)
+            if not tap.is_on:  # from here on: what comes before the first call of a root is part of the step
+                tap.on()
         else:
             tap.keep(0)
             tap.off()
@@ -185,7 +187,7 @@ class Live(Listener):
         lasting = [*call.module.parameters(), *call.module.buffers()]
         self._narrow = self._narrow or any(t.dtype in _NARROW for t in lasting)
 
-    def _begin_hold(self, recorder: Recorder) -> None:
+    def _begin_hold(self, recorder: Recorder, shown: bool) -> None:
         if not self._decides_later and recorder.device_counts().streams > 0:
             recorder.settle()  # once: the first step was not held
             self._decides_later, self._lasting = True, recorder.origins_that_last()
@@ -195,7 +197,7 @@ class Live(Listener):
             self.session.pending.begin_hold(self._hold)
             # Each op for itself, single elements as well: where something was bad, and where a step is shown.
             # So it is with several ranks, whose calls are tied to rows as they come.
-            closely = self._was_bad_lately() or self.budget.steps < 2 or self.is_shown() or is_distributed()
+            closely = self._was_bad_lately() or self.budget.steps < 2 or shown or is_distributed()
             closely = closely or self._graphs
             self.session.state.reads = _EACH if closely else _LATE
             recorder.read_elements(closely)
@@ -209,7 +211,9 @@ class Live(Listener):
     def _before_step_row(self) -> None:
         """Rows of operations that are wanted come before that of their step."""
         session = self.session
-        wanted = session.mode is StepMode.KEPT or session.state.left_bad or self.is_shown()
+        self._narrow = self._narrow or bool(session.state.wrote_weights & _WROTE_NARROW)
+        wanted = session.mode is StepMode.KEPT or session.state.left_bad or (
+            session.mode is StepMode.HELD and session.judge.shows(session.state.step, self._narrow))
         if wanted and session.tap is not None and session.state.held:
             session.tap.hand_over()
             session.notify("on_kept")
@@ -220,11 +224,14 @@ class Live(Listener):
             return
         now = time.perf_counter()
         heard = session.mode is not StepMode.UNHEARD
-        self.budget.step_took(now - self._began, heard)
+        if self.budget.share >= 1:
+            self.budget.steps += 1
+        else:
+            self.budget.step_took(now - self._began, heard)
         self._began = now
         if self._hold is not None:
             self._hold.add(session.facts, session.state.left_bad)
-        else:
+        elif session.state.left_bad or session.state.wanted:
             self._judge(step)
         session.facts.mode = session.mode
         if session.overran:  # what came since its last boundary is part of the next step, which goes on as it began
@@ -238,19 +245,10 @@ class Live(Listener):
         self._begin_step()
 
     def _judge(self, step: int) -> None:
-        """Whether the step, which is over, is kept for what went bad or was lost in it."""
+        """Whether the step, which is over, is kept for what went bad or was lost in it, as something was."""
         session, state = self.session, self.session.state
-        if session.mode is StepMode.HELD and self._is_kept(step, bool(state.left_bad), bool(state.wanted)):
+        if session.mode is StepMode.HELD and session.judge.keeps(step, bool(state.left_bad), bool(state.wanted)):
             session.mode = StepMode.KEPT
-
-    def _is_kept(self, step: int, left_bad: bool, wanted: bool) -> bool:
-        return (left_bad or wanted) and bool(self.session.judge.keeps(step, left_bad, wanted))
-
-    def is_shown(self) -> bool:
-        """Whether the step is in the trace healthy as it may be."""
-        session, state = self.session, self.session.state
-        self._narrow = self._narrow or bool(state.wrote_weights & _WROTE_NARROW)
-        return session.mode is not StepMode.UNHEARD and bool(session.judge.shows(state.step, self._narrow))
 
     def _end_hold(self) -> None:
         session, tap = self.session, self.session.tap
@@ -261,25 +259,20 @@ class Live(Listener):
             self._decide_later(self._hold, session.recorder)
             self._hold = None
             return
-        fate = self._fate(session.state.step, session.mode is StepMode.KEPT, self._narrow)
+        fate = session.judge.end_held(session.state.step, session.mode is StepMode.KEPT, self._narrow)
+        if fate == DROPPED and session.judge.was_left_out():
+            session.note(LEFT_OUT)
         if session.facts.skipped:  # no healthy step, whose infinities would be harmless from then on
             session.state.left_bad = 1
         tap.hold(lib.DROP if fate == DROPPED else lib.KEEP, 0, 0)
         if fate == KEPT:
             prove(session, tap)
 
-    def _fate(self, step: int, kept: bool, narrow: bool) -> int:
-        judge = self.session.judge
-        fate = judge.end_held(step, kept, narrow)
-        if judge.was_left_out() and fate == DROPPED:
-            self.session.note(LEFT_OUT)
-        return fate
-
     def _decide_later(self, hold: Hold, recorder: Recorder) -> None:
         """When the device has told all of the step, which is over. Origins are not proved: what an operation took may
         be gone by then."""
         state = self.session.state
-        step, wanted, narrow = state.step, bool(state.wanted), self._narrow
+        step, wanted, narrow, judge = state.step, bool(state.wanted), self._narrow, self.session.judge
 
         def decide() -> None:
             action = lib.KEEP
@@ -287,9 +280,12 @@ class Live(Listener):
                 before, self._lasting = self._lasting, recorder.origins_that_last()
                 kept = any(facts.mode is StepMode.KEPT for facts in hold.facts)
                 left_bad = hold.left_bad or before != self._lasting
-                kept = kept or self._is_kept(step, left_bad, wanted or hold.is_wanted)
-                if self._fate(step, kept, narrow) == DROPPED:
+                wants = wanted or hold.is_wanted
+                kept = kept or (left_bad or wants) and bool(judge.keeps(step, left_bad, wants))
+                if judge.end_held(step, kept, narrow) == DROPPED:
                     action = lib.DROP
+                    if judge.was_left_out():
+                        self.session.note(LEFT_OUT)
             finally:
                 skipped = any(facts.skipped for facts in hold.facts)
                 hold.decide(action, healthy=action == lib.DROP and not hold.left_bad and not skipped)
@@ -301,7 +297,8 @@ class Live(Listener):
             return
         session, hold = self.session, self._hold
         if hold is None:
-            self._judge(session.step)
+            if session.state.left_bad or session.state.wanted:
+                self._judge(session.step)
             return self._end_hold()
         session.facts.mode = session.mode
         hold.add(session.facts, session.state.left_bad)

@@ -8,7 +8,6 @@ import math
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +15,7 @@ import torch
 from nanhunt import _library as lib
 from nanhunt._device import is_away
 from nanhunt._hooks.scaler import peek
-from nanhunt._listener import Listener, RootCall
+from nanhunt._listener import Listener
 from nanhunt._nested import tensors_in
 from nanhunt._step_judge import CLIPPED, READS_AGAIN, SCALE_APPLIED, SCALED, SUSPECT, TRAINED, UNSCALED
 from nanhunt._step_mode import StepMode
@@ -35,7 +34,6 @@ _Tensor = torch.Tensor
 _WEIGHTS_EVERY = 8  # steps; the first so many are all read
 _MAX_LOSSES = 4096
 _GROWS = 3.0        # times the smallest gradient norm of the steps before
-_groups = attrgetter("param_groups")
 
 
 class StepWatch(Listener):
@@ -59,39 +57,47 @@ class StepWatch(Listener):
 
     def _begin_work(self) -> None:
         self.losses: list[tuple[str, _Tensor | None]] = []  # path, contents (shared)
-        self._inputs: list[weakref.ref[_Tensor]] = []  # floating tensors that the last root was given
         self._returned: list[weakref.ref[_Tensor]] = []  # single numbers that it gave
-        self._device_boundary.begin()
+        if self._device_boundary.is_used:
+            self._device_boundary.begin()
         self._scaled_losses: list[tuple[_Tensor, float | None]] = []
         self._scaler: Any = None
 
     # Root calls.
-    def on_root_enter(self, call: RootCall) -> None:
-        self._inputs = []
-        for _, t in call.tensors():
-            if t.is_floating_point():
-                self._inputs.append(weakref.ref(t))
-
-    def on_root_exit(self, call: RootCall, output: Any) -> None:
-        if self.session.mode is not StepMode.UNHEARD:  # the tap hears what becomes of it
-            return
+    def on_root_exit_unheard(self, output: Any) -> None:
         self._returned = [weakref.ref(t) for _, t in tensors_in(output) if t.numel() == 1]
 
     # Backward.
-    def before_backward(self, tensors: Sequence[_Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:
-        if self.session.pending.items:
-            self.session.pending.poll()
-        if self.is_without_loss():
-            if self._was_bad or self.session.pending.items:
+    def before_backward(self, tensors: Sequence[_Tensor]) -> None:
+        session = self.session
+        if session.pending.items:
+            session.pending.poll()
+        if not session.judge.facts() & TRAINED:
+            if self._was_bad or session.pending.items:
                 self._read_older()
-            if not self._sound_at_first and not self.session.tracker.alive:
+            if not self._sound_at_first and not session.tracker.alive:
                 paths, _, bad = self._reader.gradients(self.parameters(), weights=True)
                 self._sound_at_first = set(paths) - set(bad)
-        self._read_losses(tensors)
+        scaled, self._scaled_losses = self._scaled_losses, []
+        if not scaled:
+            for t in tensors:
+                if t.numel() == 1:
+                    number = peek(t)
+                    scaled.append((t, number) if number is not None else self._read_loss(t))
+        for shared, number in scaled:
+            n = len(self.losses)
+            path = "the loss" if n == 0 else f"loss {n} of the step"
+            if n < _MAX_LOSSES:  # a loop without an optimizer has no end of its step
+                self.losses.append((path, shared if number is None else None))
+            if number is None:
+                continue
+            if session.facts.loss is None or math.isnan(session.facts.loss):
+                session.facts.loss = number
+            if not math.isfinite(number):
+                session.judge.note(session.step, lib.MARK_LOSS, False, path.encode())
 
-    def after_backward(self) -> None:
-        if self._stepping:  # a closure: the optimizer uses these gradients at once
-            self._boundary()
+    def after_backward_in_step(self) -> None:
+        self._boundary()
 
     # Losses.
     def before_scale(self, scaler: Any, loss: Any) -> None:
@@ -112,24 +118,6 @@ class StepWatch(Listener):
             if loss.numel() == 1 and not is_away(loss):
                 number = float(shared.float())
         return shared, number
-
-    def _read_losses(self, tensors: Sequence[_Tensor]) -> None:
-        scaled, self._scaled_losses = self._scaled_losses, []
-        if not scaled:
-            for t in tensors:
-                if t.numel() == 1:
-                    scaled.append(self._read_loss(t))
-        facts = self.session.facts
-        for shared, number in scaled:
-            n = len(self.losses)
-            path = "the loss" if n == 0 else f"loss {n} of the step"
-            finite = number is None or math.isfinite(number)
-            if n < _MAX_LOSSES:  # a loop without an optimizer has no end of its step
-                self.losses.append((path, shared if number is None else None))
-            if number is not None and (facts.loss is None or math.isnan(facts.loss)):
-                facts.loss = number
-            if not finite:
-                self.session.judge.note(self.session.step, lib.MARK_LOSS, False, path.encode())
 
     def _read_older(self) -> None:
         """Gradients that were there before the first backward."""
@@ -164,20 +152,17 @@ class StepWatch(Listener):
         self._boundary(optimizer, last=True)
         if self.session.pending.items:
             self.session.pending.poll()  # a scaler has waited for its flag, and with it for what was read before
-        self._stepping = True
-
-    _stepping = False
-
-    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        self._stepping = False
         self.bad_steps.updates += 1
 
     def parameters(self) -> list[tuple[_Tensor, str]]:
         """Of all roots and optimizers."""
         session = self.session
-        optimizers = session._keep
-        key = (session.parameter_names.changes, len(session.roots),
-               tuple(map(id, optimizers)), tuple(map(len, map(_groups, optimizers))))
+        key: tuple[Any, ...] = (session.parameter_names.changes, len(session.roots), bool(session.threads.others),
+                                len(session._used))
+        for kept in session._kept:
+            optimizer = kept()
+            if optimizer is not None:
+                key = *key, id(optimizer), len(optimizer.param_groups)
         if key != self._parameters_key:
             self._parameters_key = key
             found: dict[int, tuple[_Tensor, str]] = {}
@@ -185,7 +170,7 @@ class StepWatch(Listener):
                 module = reference()
                 for p in module.parameters() if module is not None else ():
                     found.setdefault(id(p), (p, session.parameter_names.get(id(p), "")))
-            for optimizer in optimizers:
+            for optimizer in session._keep:
                 for p, path in session.parameters_of(optimizer):
                     found.setdefault(id(p), (p, path))
             for leaf in session.alive_leaves():
@@ -206,48 +191,42 @@ class StepWatch(Listener):
             return
         if session.pending.items:
             session.pending.poll()
+        facts = session.facts
         paths, words, bad = self._reader.gradients(self.parameters())
-        session.facts.unread = session.facts.unread or self._reader.unread
+        facts.unread = facts.unread or self._reader.unread
         if self._reader.away:
             try:
                 self._device_boundary.pass_boundary(self._snapshot(), optimizer, (paths, words, bad), self._reader.away)
             except Exception:
-                session.facts.unread = True
+                facts.unread = True
                 raise
         else:
-            self._pass_boundary(paths, words, bad, reads == READS_AGAIN)
-        session.judge.boundary(step)
-
-    def _pass_boundary(self, paths: list[str], words: tuple[Sequence[float], Sequence[float]], bad: list[str],
-                       again: bool) -> None:
-        session, facts, step = self.session, self.session.facts, self.session.state.step
-        bad_weights: list[str] = []
-        if paths:
-            self.weigh(facts, step, paths, words, bool(session.judge.facts() & SCALED))
-            if not again and self.weights_are_due(step, self.grows(facts.gradient_norm)):
+            bad_weights: list[str] = []
+            grows = bool(paths) and self.weigh(facts, step, paths, words, bool(session.judge.facts() & SCALED))
+            if paths and reads != READS_AGAIN and self.weights_are_due(step, grows):
                 paths, words, bad_weights = self._reader.gradients(self.parameters(), weights=True)
                 self.keep_weights(step, paths, words, bad_weights)
-        self.note_gradients(step, facts, bad)
-        if session.judge.bad(step) or bad_weights and self.is_without_loss():
-            self.bad_steps.judge(self._snapshot())
+            if bad or self._was_bad:
+                self.note_gradients(step, facts, bad)
+            if session.judge.bad(step) or bad_weights and not session.judge.facts() & TRAINED:
+                self.bad_steps.judge(self._snapshot())
+        session.judge.boundary(step)
 
     def _snapshot(self) -> StepSnapshot:
         session = self.session
-        return StepSnapshot(session.facts, session.step, session.micro_batch, self._inputs, self.parameters(),
+        return StepSnapshot(session.facts, session.step, session.micro_batch, session.inputs, self.parameters(),
                             self._scaler, bool(session.judge.facts() & SCALED), self.bad_steps.updates)
 
     # Of any boundary, when its readings are there.
     def weigh(self, facts: StepFacts, step: int, paths: list[str], words: tuple[Sequence[float], Sequence[float]],
-              scaled: bool) -> None:
-        """Keeps norms of gradients, as the optimizer will use them."""
+              scaled: bool) -> bool:
+        """Keeps norms of gradients, as the optimizer will use them. Whether they have grown."""
         norms, amaxes = words
         scale = self.session.last_scale if scaled else 1.0
         if scale != 1.0 and scale > 0:
             norms, amaxes = [n / scale for n in norms], [a / scale for a in amaxes]
-        facts.gradient_norm = math.hypot(*norms)
+        facts.gradient_norm = norm = math.hypot(*norms)
         self._norms.append((step, paths, norms, amaxes))
-
-    def grows(self, norm: float) -> bool:
         smallest = min(self._gradient_norms, default=math.inf)
         self._gradient_norms.append(norm)
         return not norm <= _GROWS * smallest
@@ -257,12 +236,9 @@ class StepWatch(Listener):
 
     def weights_are_due(self, step: int, grows: bool) -> bool:
         """In the first steps, now and then, and where gradients grow: whether the weights grow as well. Where no loss
-        would show that they are bad: always."""
-        return step % _WEIGHTS_EVERY == 0 or step < _WEIGHTS_EVERY or grows or self.is_without_loss()
-
-    def is_without_loss(self) -> bool:
-        """The program has given its parameters gradients by other means than a backward."""
-        return not self.session.judge.facts() & TRAINED
+        would show that they are bad, gradients having come by other means than a backward: always."""
+        return step % _WEIGHTS_EVERY == 0 or step < _WEIGHTS_EVERY or grows or (
+            not self.session.judge.facts() & TRAINED)
 
     def keep_weights(self, step: int, paths: list[str], words: tuple[Sequence[float], Sequence[float]],
                      bad: list[str]) -> None:
@@ -347,23 +323,29 @@ class StepWatch(Listener):
 
     def on_step_end(self, step: int, skipped: bool) -> None:
         session, facts = self.session, self.session.facts
-        if (self._validation.seen or self._validation.first) and self._validation.judge():
-            session.judge.note(step, lib.MARK_OUTPUT, False, self._validation.first.encode())
+        validation = self._validation
+        if (validation.seen or validation.first) and validation.judge():
+            session.judge.note(step, lib.MARK_OUTPUT, False, validation.first.encode())
             session.inference.was_bad = True
             if session.mode is StepMode.HELD and self.bad_steps.may_keep(step):
                 self.bad_steps.keep()
             elif session.mode is StepMode.UNHEARD and session.state.course in lib.INFERS:
                 self.bad_steps.report_not_heard(step)
-        self._validation.forget()
+        if validation.first or validation.waits:
+            validation.forget()
         whole = self._device_boundary.passed
         if session.overran:
             session.judge.carry_over(step)
         else:
             self._begin_work()
+        if not session.pending.items:
+            self._write_health(step, facts, whole)
+        else:
+            session.pending.later(lambda: self._write_health(step, facts, whole))
 
-        def write_health() -> None:  # a row without bits says that all of it is healthy
-            if session.recorder is not None:
-                bad = session.judge.record(session.recorder.handle, step, whole, not facts.unread, facts.gradient_norm)
-                session.faults.suspected |= bad > 0
-
-        session.pending.later(write_health)
+    def _write_health(self, step: int, facts: StepFacts, whole: bool) -> None:
+        """A row without bits says that all of it is healthy."""
+        session = self.session
+        if session.recorder is not None:
+            bad = session.judge.record(session.recorder.handle, step, whole, not facts.unread, facts.gradient_norm)
+            session.faults.suspected |= bad > 0

@@ -23,7 +23,7 @@ class Validation:
         self._session, self._reader = session, reader
         self.seen = False  # in this step
         self.first = ""     # what is bad
-        self._waits = ""    # ... should the program turn out to train nothing
+        self.waits = ""    # ... should the program turn out to train nothing
 
     def on_output(self, output: Any) -> None:
         self.seen = True
@@ -36,14 +36,14 @@ class Validation:
         if bad and any(t.numel() == 1 or has_nan(t) for t in here):
             self.first = self.first or "what a model gave"
         if self._session.state.course in lib.INFERS:
-            self.first = self.first or self._waits
+            self.first = self.first or self.waits
 
     def wait(self) -> None:
         """What is bad so far was given by a call that may be a training's first."""
-        self.seen, self.first, self._waits = False, "", self._waits or self.first
+        self.seen, self.first, self.waits = False, "", self.waits or self.first
 
     def forget(self) -> None:
-        self.first = self._waits = ""
+        self.first = self.waits = ""
 
     def judge(self) -> bool:
         """Whether what was computed so far is bad."""

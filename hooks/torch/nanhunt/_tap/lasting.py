@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, Callable
 import torch
 
 from nanhunt import _device
-from nanhunt._listener import Listener
+from nanhunt._listener import Listener, RootCall
 from nanhunt._pytorch import accelerator
 from nanhunt._tap.plain import PLAIN
 from nanhunt._tap.tap import Named
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
+    from nanhunt._tap.tap import Tap
     from nanhunt._tap.values import Values
 
 _WRITTEN, _LOOK, _LOOK_AT_HOST = range(3)
@@ -30,45 +31,41 @@ class LastingWatch(Listener):
         session.at_open.append(self._look_for_a_device)
         self._seen_in = -2           # the last step in which any were read
         self._graphs = False         # CUDA graphs, whose replays write past torch's count, are captured or replayed
+        self.looks_for_graphs = False  # each root call, until there are some
         # Whether contents are compared in the step that runs, with what they were when they were written last, and
         # whether it writes down what those of the next one are compared with.
-        self._compares = self._prepares = True
+        self.compares = self.prepares = True
 
     def _look_for_a_device(self) -> None:
-        self._away = bool(accelerator())
+        self._away = self.looks_for_graphs = bool(accelerator())
 
-    def on_root_enter(self, call: Any) -> None:
-        if self._away and not self._graphs and _device.is_capturing():
+    def look_for_graphs(self) -> None:
+        if _device.is_capturing():
             self.on_graph()
-        if call.index == 0 and self.session.tap is not None:
-            if self._compares:
-                self._pass_on(self.values.tensors_of_root(call.module, call.name).plain, _LOOK)
-            self.session.tap.look_at_copies()
 
-    def on_hold(self) -> None:
-        step = self.session.state.step
-        self._prepares = step < _EVERY or (step + 1) % _EVERY == 0
-        self._compares = (step <= _EVERY or step % _EVERY == 0) and (
+    def look_at_root(self, call: RootCall) -> None:
+        self._pass_on(self.values.tensors_of_root(call.module, call.name).plain, _LOOK)
+
+    def begin_held_step(self, step: int) -> None:
+        self.prepares = step < _EVERY or (step + 1) % _EVERY == 0
+        self.compares = (step <= _EVERY or step % _EVERY == 0) and (
             self.session.options.budget is None or self._seen_in >= step - 1)
 
-    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._compares and self.session.tap is not None:
-            self._pass_on(self.values.tensors_of(optimizer).plain, _LOOK)
+    def look_at(self, optimizer: torch.optim.Optimizer) -> None:
+        self._pass_on(self.values.tensors_of(optimizer).plain, _LOOK)
 
-    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        tap = self.session.tap
-        if tap is not None and not tap.library.hears_python() and self.values.tensors_of(optimizer).sharded:
-            tap.were_written(self.values.tensors_of(optimizer).owned)  # in ops on a subclass, which were not heard
-        if self._prepares and tap is not None:
-            self._pass_on(self.values.tensors_of(optimizer).plain, _WRITTEN)
+    def leave_step(self, tap: Tap, optimizer: torch.optim.Optimizer) -> None:
+        tensors = self.values.tensors_of(optimizer)
+        if tap.misses_subclasses and tensors.sharded:
+            tap.were_written(tensors.owned)
+        if self.prepares:
+            self._pass_on(tensors.plain, _WRITTEN)
 
-    def on_root_exit(self, call: Any, output: Any) -> None:
-        if self._prepares and self.session.tap is not None:
-            self._pass_on(self.values.tensors_of_root(call.module, call.name).buffers, _WRITTEN)
+    def leave_root(self, call: RootCall) -> None:
+        self._pass_on(self.values.tensors_of_root(call.module, call.name).buffers, _WRITTEN)
 
-    def before_backward(self, tensors: Any, gradients: Any, kwargs: dict[str, Any]) -> None:
-        if self._compares and self.session.leaves:
-            self._pass_on(self._leaves(), _LOOK)
+    def look_at_leaves(self) -> None:
+        self._pass_on(self._leaves(), _LOOK)
 
     def before_last_end(self) -> None:
         """What was written past PyTorch after the last op that was heard is read by nobody else. At level live
@@ -77,7 +74,7 @@ class LastingWatch(Listener):
         if session.tap is None or session.options.level != "ops":
             return
         for optimizer in session._keep:
-            self._pass_on(values.tensors_of(optimizer).plain, _LOOK)
+            self.look_at(optimizer)
         for reference, name in list(session.roots.values()):
             root = reference()
             if root is not None:
@@ -92,7 +89,7 @@ class LastingWatch(Listener):
     def on_graph(self) -> None:
         """A CUDA graph is being captured, or replayed."""
         if not self._graphs:
-            self._graphs = True
+            self._graphs, self.looks_for_graphs = True, False
             self.session.note("writes past PyTorch to tensors of a device, once a CUDA graph was captured")
 
     def on_resized(self, storage: Any) -> None:

@@ -69,8 +69,9 @@ class OptimizerTensors:
 
     def is_current(self, session: Session, optimizer: torch.optim.Optimizer) -> bool:
         self._uses += 1
-        if (self._names != session.parameter_names.changes or self._sizes != _sizes(optimizer)
-                or not self.owned.is_alive()):
+        groups = optimizer.param_groups
+        sizes = [len(optimizer.state), len(groups[0]["params"])] if len(groups) == 1 else _sizes(optimizer)
+        if self._names != session.parameter_names.changes or self._sizes != sizes or not self.owned.is_alive():
             return False
         # Tensors can be swapped.
         return self._uses % FULL_LOOK != 0 or [t._cdata for t in _all(optimizer)] == self._addresses

@@ -23,17 +23,15 @@ from nanhunt._tap.tap_library import unheard
 if TYPE_CHECKING:
     from nanhunt._session import Session
     from nanhunt._tap.lasting_tensors import ModuleTensors
+    from nanhunt._tap.tap import Tap
     from nanhunt._tap.values import Values
 
 
 class Marks(Listener):
     def __init__(self, session: Session, values: Values) -> None:
         self.session, self.values = session, values
-        self._marked: dict[int, ModuleTensors] = {}  # of roots, by id; level live: in this step
+        self.marked: dict[int, ModuleTensors] = {}  # of roots, by id; level live: in this step
         self._inputs: dict[str, int] = {}  # what inputs of that path are called
-
-    def on_hold(self) -> None:
-        self._marked.clear()
 
     def mark(self, kind: int, path: str, t: torch.Tensor) -> None:
         self._mark_all([(kind, path, t)])
@@ -45,24 +43,21 @@ class Marks(Listener):
         with no_torch_function():
             tap.mark(tap.named([(local(t), path) for _, path, t in marks]), array("q", [kind for kind, _, _ in marks]))
 
-    def on_root_enter(self, call: RootCall) -> None:
-        tap = self.session.tap
-        if tap is None:
-            return
+    def mark_call(self, tap: Tap, call: RootCall) -> None:
         tensors = self.values.tensors_of_root(call.module, call.name)
-        if self._marked.get(id(call.module)) is not tensors:
-            self._marked[id(call.module)] = tensors
-            tap.mark_set(tensors.marked, tensors.kinds)
+        if self.marked.get(id(call.module)) is not tensors:
+            self.marked[id(call.module)] = tensors
+            tap.mark_set(tensors.marked.handle, tensors.kinds.buffer_info()[0], len(tensors.kinds))
         kinds, texts, addresses, parts = array("q"), array("q"), array("q"), []
         with no_torch_function():  # a subclass of the user's is not asked
-            for path, t in call.tensors():
+            for path, t in call.tensors:
                 if path not in self._inputs:
                     self._inputs[path] = tap.text(f"input {path}")
                 texts.append(self._inputs[path])
                 kinds.append(lib.MARK_BATCH if t.is_floating_point() else lib.MARK_LABEL)
                 parts.append(t if type(t) in PLAIN else local(t))
                 addresses.append(parts[-1]._cdata)
-            tap.mark_at(addresses, texts, kinds)
+            tap.mark_at(kinds.buffer_info()[0], texts.buffer_info()[0], addresses.buffer_info()[0], len(kinds), False)
 
     def on_validated(self, module: torch.nn.Module, output: Any) -> None:
         if self.session.state.held:
@@ -71,9 +66,7 @@ class Marks(Listener):
             outputs = [(lib.MARK_OUTPUT, "", t) for _, t in tensors_in(output) if t.is_floating_point()]
         self._mark_all(outputs)
 
-    def before_backward(self, tensors: Sequence[torch.Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:
-        if self.session.state.held:
-            return
+    def mark_losses(self, tensors: Sequence[torch.Tensor]) -> None:
         names = self.session.parameter_names
         self._mark_all([(lib.MARK_PARAMETER, names.get(id(t), ""), t) for t in self.session.alive_leaves()])
         for t in tensors:
@@ -107,7 +100,8 @@ class Marks(Listener):
         self.values.release_hosts()
         return value is not None and value[3] >> 32 > 0
 
-    def _boundary(self, optimizer: torch.optim.Optimizer) -> None:
+    def mark_boundary(self, optimizer: torch.optim.Optimizer) -> None:
+        """Of an optimizer, or of one that a scaler has kept from it."""
         tap = self.session.tap
         if tap is not None:
             tensors = self.values.tensors_of(optimizer)
@@ -136,19 +130,9 @@ class Marks(Listener):
                     marks[id(p)] = (lib.MARK_GRADIENT, self.session.parameter_names.get(id(p), name), p.grad)
         self._mark_all(list(marks.values()))
 
-    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if not self.session.state.held:
-            self._boundary(optimizer)
-
-    def after_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer, error: BaseException | None) -> None:
-        if not self.session.optimizer_ran and not self.session.state.held:
-            self._boundary(optimizer)
-
-    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        tap = self.session.tap
-        if tap is not None and not self.session.state.held:
-            tensors = self.values.tensors_of(optimizer)
-            tap.mark(tensors.marked, tensors.kinds)
+    def mark_updated(self, tap: Tap, optimizer: torch.optim.Optimizer) -> None:
+        tensors = self.values.tensors_of(optimizer)
+        tap.mark(tensors.marked, tensors.kinds)
 
     def before_last_end(self) -> None:
         """What was written past PyTorch after the last op that was heard is read by nobody else, without an
@@ -176,10 +160,7 @@ class Marks(Listener):
         unique = {id(p): p for p in found if p.requires_grad}
         return [(local(p), session.parameter_names.get(id(p), "")) for p in unique.values()]
 
-    def on_step_end(self, step: int, skipped: bool) -> None:
-        tap = self.session.tap
-        if tap is None or self.session.state.held:
-            return
+    def mark_buffers(self, tap: Tap) -> None:
         for module, name in list(self.session.roots.values()):
             root = module()
             if root is not None:

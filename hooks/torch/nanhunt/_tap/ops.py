@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nanhunt._listener import Listener, RootCall
+from nanhunt._tap.lasting import LastingWatch
+from nanhunt._tap.marks import Marks
 from nanhunt._tap.places import Places
 from nanhunt._tap.tap import Tap, TensorSet
 
@@ -19,10 +21,14 @@ _Tensor = torch.Tensor
 
 
 class OpsLevel(Listener):
-    """Keeps the tap on from the first root call to the end."""
+    """Keeps the tap on from the first root call to the end. In most steps nothing has to be marked before the end, and
+    nothing is compared: then `marks` and `lasting` are not called, for a call costs as much as an op."""
 
     def __init__(self, session: Session, values: Values) -> None:
         self.session, self.values = session, values
+        self.marks, self.lasting = Marks(session, values), LastingWatch(session, values)
+        # Marks come after the tap is on: what is marked before an op has the identity that the op reads.
+        self.listeners: list[Listener] = [self, self.marks, self.lasting]
         self._places: Places | None = None
 
     def _on(self) -> Tap | None:
@@ -34,31 +40,50 @@ class OpsLevel(Listener):
         return tap
 
     def on_root_enter(self, call: RootCall) -> None:
-        session = self.session
-        if session.tap is None or not session.tap.is_on or session.places is None:
-            self._on()
-        if session.tap is None or session.places is None:
+        session, lasting = self.session, self.lasting
+        tap = session.tap
+        if tap is None or not tap.is_on or session.places is None:
+            tap = self._on()
+        if tap is None or session.places is None:
             return
         if call.index == 0:
-            session.tap.begin_step()
-        session.tap.enter_root(session.places.number_of(call))
+            tap.begin_step()
+        number = session.places.names.get(id(call.module))
+        tap.enter_root(session.places.number_of(call) if number is None else number)
+        self.marks.mark_call(tap, call)
+        if lasting.looks_for_graphs:
+            lasting.look_for_graphs()
+        if call.index == 0:
+            if lasting.compares:
+                lasting.look_at_root(call)
+            tap.look_at_copies()
 
     def on_root_exit(self, call: RootCall, output: Any) -> None:
         tap = self.session.tap
         if tap is not None and self.session.places is not None:
             tap.exit_root()
+            if self.lasting.prepares:
+                self.lasting.leave_root(call)
 
     def on_step_begin(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tap = self._on()
         if tap is not None:
             tap.begin_step()  # without a root module, too
 
-    def before_backward(self, tensors: Sequence[_Tensor], gradients: Any, kwargs: dict[str, Any]) -> None:
-        if self.session.leaves:  # no module's call has switched it on
+    def before_backward(self, tensors: Sequence[_Tensor]) -> None:
+        session = self.session
+        if session.leaves:  # no module's call has switched it on
             self._on()
+        if not session.state.held:
+            self.marks.mark_losses(tensors)
+        if session.leaves and self.lasting.compares:
+            self.lasting.look_at_leaves()
 
     def before_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
-        self._own(optimizer)
+        tap = self.session.tap
+        if tap is not None:
+            self.values.checked = None
+            tap.owners(self.values.tensors_of(optimizer).owned.handle)
 
     def before_clip(self, parameters: Sequence[torch.Tensor], name: str, bound: float) -> None:
         names = self.session.parameter_names
@@ -73,28 +98,41 @@ class OpsLevel(Listener):
             self.session.tap.owners(None)
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        tap = self.session.tap
-        if tap is None or not tap.is_on or self.session.places is None:
-            self._on()
-        self._own(optimizer)
+        session = self.session
+        tap = session.tap
+        if tap is None or not tap.is_on or session.places is None:
+            tap = self._on()
+        if tap is None:
+            return
+        self.values.checked = None
+        tap.owners(self.values.tensors_of(optimizer).owned.handle)
+        if not session.state.held:
+            self.marks.mark_boundary(optimizer)
+        if self.lasting.compares:
+            self.lasting.look_at(optimizer)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         self.values.checked = None
-        if self.session.tap is not None:
-            self.session.tap.owners(None)
+        tap = self.session.tap
+        if tap is None:
+            return
+        tap.owners(None)
+        if not self.session.state.held:
+            self.marks.mark_updated(tap, optimizer)
+        if self.lasting.prepares or tap.misses_subclasses:
+            self.lasting.leave_step(tap, optimizer)
 
     def after_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer, error: BaseException | None) -> None:
         self.values.checked = None
+        if not self.session.optimizer_ran and not self.session.state.held:
+            self.marks.mark_boundary(optimizer)
 
     def on_step_end(self, step: int, skipped: bool) -> None:
-        if self.session.tap is not None:
-            self.session.tap.settle(False)
-
-    def _own(self, optimizer: torch.optim.Optimizer) -> None:
-        """Whose parameter, gradient or state a storage is."""
-        if self.session.tap is not None:
-            self.values.checked = None
-            self.session.tap.owners(self.values.tensors_of(optimizer).owned.handle)
+        tap = self.session.tap
+        if tap is not None:
+            tap.settle(False)
+            if not self.session.state.held:
+                self.marks.mark_buffers(tap)
 
     def on_close(self) -> None:
         tap = self.session.tap

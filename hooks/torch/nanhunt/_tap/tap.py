@@ -83,6 +83,7 @@ class Tap:
         self._words = (c.c_int64 * 4)()
         self._state: lib.State | None = None
         self.use(session.state)
+        self.misses_subclasses = not self.library.hears_python()  # ops on a subclass of Tensor pass it by
         self.is_on = False
         self._thread = 0
         self._named = -1  # changes of the names of parameters that it knows
@@ -106,9 +107,15 @@ class Tap:
     settle: Callable[[bool], int]        # tells what has ended; how many collectives have not; True: they are forgotten
     owners: Callable[[Any], None]        # the handle of a set: whose a storage is, until the next call; None: nobody's
 
+    # Kinds, names and tensors by address, how many, and whether their gradients are meant: the part that each plays.
+    mark_at: Callable[[int, int, int, int, bool], None]
+    # The handle of a set, kinds, how many: the same, told with the rows where these stay in the tap.
+    mark_set: Callable[[Any, int, int], None]
+
     def _bind(self) -> None:
-        for name in ("enter_root", "exit_root", "begin_step", "look_at_copies", "release_hosts", "forget", "hold",
-                     "hand_over", "settle", "owners", "is_late_here", "deliver_late", "drop_late",
+        self.mark_at = functools.partial(self.library.mark, self.handle)
+        for name in ("mark_set", "enter_root", "exit_root", "begin_step", "look_at_copies", "release_hosts", "forget",
+                     "hold", "hand_over", "settle", "owners", "is_late_here", "deliver_late", "drop_late",
                      "launch_looks"):
             setattr(self, name, functools.partial(getattr(self.library, name), self.handle))
 
@@ -165,22 +172,13 @@ class Tap:
             self.library.parameters(self.handle, named.tensors, named.texts, copies.buffer_info()[0], named.count)
         self.library.begin_backward(self.handle)
 
-    def mark_set(self, tensors: TensorSet, kinds: array[int]) -> None:
-        """The part that each of them plays; where rows stay in the tap, it is told with them."""
-        self.library.mark_set(self.handle, tensors.handle, kinds.buffer_info()[0], len(kinds))
-
     def named(self, items: Sequence[tuple[torch.Tensor, str]]) -> Named:
         text = self._recorder.text
         return Named([t for t, _ in items], [text(path) for _, path in items])
 
-    def mark_at(self, tensors: array[int], texts: array[int], kinds: array[int]) -> None:
-        """The same of tensors by address."""
-        self.library.mark(self.handle, kinds.buffer_info()[0], texts.buffer_info()[0], tensors.buffer_info()[0],
-                          len(kinds), 0)
-
     def mark(self, named: Named, kinds: array[int], gradients: bool = False) -> None:
         """The part that each tensor plays; with `gradients`, of each its gradient, where it has one."""
-        self.library.mark(self.handle, kinds.buffer_info()[0], named.texts, named.tensors, len(kinds), gradients)
+        self.mark_at(kinds.buffer_info()[0], named.texts, named.tensors, len(kinds), gradients)
 
     def lasting(self, tensors: Named, look: int) -> None:
         """Tensors that last: 0: what is watched has written them; 1: looked at; 2: but for those on devices."""
