@@ -13,6 +13,7 @@ from compiled_programs import (
     MARKS,
     STEPS,
     Classifier,
+    Float16,
     Normalised,
     OwnFunction,
     Quiet,
@@ -223,3 +224,25 @@ def test_of_two_calls_before_their_backwards_none_is_told_of_the_other(spoilt, t
     said = told(build, tmp_path / "bad", "live", STEPS)
     assert said.status == "fault" and said.first["step"] == BAD, said.show()
     assert "kernel_dependent" not in {cls for cls, _ in said.loud}, said.show()
+
+
+def test_overflows_that_the_program_skips_do_not_hide_a_later_one(tmp_path):
+    late = 20
+
+    def build(bad=late):
+        _, net, opt = training(Float16)(None)()
+        model = torch.compile(net)
+
+        def step(i):
+            x, y = a_batch()
+            opt.zero_grad()
+            loss = F.cross_entropy(model(x * 1e3 if i in (0, 1, 2, 3, bad) else x), y)
+            if i > 3 or loss.isfinite():
+                loss.backward()
+                opt.step()
+
+        return step, net, opt
+
+    said = told(build, tmp_path / "bad", "live", late + 3)
+    assert said.status == "fault" and said.first["op"] == "aten::addmm", said.show()
+    assert "compiled_graph" not in {finding["op"] for finding in said.run.report["findings"]}, said.show()

@@ -175,7 +175,8 @@ def _end(session: Session, result: Any, written: Written, inputs: Inputs | None)
         raise
     try:
         seq = tap.end_graph([*made, *wrote], len(wrote), () if opened is None else opened.bad)
-        if seq >= 0 and inputs is not None and opener is not None and (not inputs.may_open or opened is not None):
+        if seq >= 0 and inputs is not None and opener is not None and (
+                opened is not None or inputs.declined or not inputs.may_open):
             opener.report(seq, inputs, opened, result, written)
     except Exception as error:
         session.failed(error, "a compiled graph")

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from nanhunt._session import Session
     from nanhunt._tap.tap import Tap
 
-_MOST = 64               # times a graph is opened
-_MOST_FINITE = 2         # ... in vain: nothing was bad inside, or infinities were, which may be meant
-_SECONDS = 30.0          # that all of it may take in a run
+_IN_VAIN = 2             # steps in which a graph is opened though nothing was bad inside
+_NEAR = 8                # steps: infinities that come so soon again are of one row, which may be meant
+_SECONDS = 30.0          # that all of it may take in a run, whatever share of it that is; more as far as it takes
+_SHARE = 0.01            # ... at most this share
 _ROOM = 256 << 20        # bytes of inputs that are kept while a graph runs, which may free them
 _ROOM_COPIES = 64 << 20  # ... and of those that it writes over
 _RUN = ("aten", "prims", "inductor_prims")  # whose ops are run: others are the program's
@@ -39,11 +40,12 @@ _ENOUGH = "It was looked into before, in as many steps as is done."
 class Inputs:
     """Of a graph that runs, kept until it has."""
 
-    __slots__ = ("graph", "given", "lack", "versions")
+    __slots__ = ("graph", "given", "lack", "declined", "versions")
 
     def __init__(self, graph: Graph | None, given: Sequence[Any], lack: str = "") -> None:
         self.graph, self.given = graph, given
         self.lack = lack  # why it will not be opened; without a graph: ""
+        self.declined = ""  # why it was not, though something bad came out of it
         self.versions: list[int] = []
 
     @property
@@ -68,9 +70,9 @@ class GraphOpener:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self._opened: WeakIdDict[int] = WeakIdDict()  # times, by graph
-        self._in_vain: WeakIdDict[int] = WeakIdDict()
-        self._seconds = 0.0
+        self._in_vain: WeakIdDict[set[int]] = WeakIdDict()  # steps, by graph
+        self._infinite: WeakIdDict[tuple[int, int]] = WeakIdDict()  # the last step, and which of its row it was
+        self._seconds, self._began = 0.0, time.monotonic()
         self._step = -1
         # Of forwards that are done, by graph, until their backward has run, or the step is over. Of two of one graph it
         # is not known to which a backward belongs.
@@ -98,14 +100,26 @@ class GraphOpener:
                                   for i, t in enumerate(inputs)])
 
     def _is_enough(self, graph: Graph) -> bool:
-        return (self._opened.get(id(graph), 0) >= _MOST or self._in_vain.get(id(graph), 0) >= _MOST_FINITE
-                or self._seconds > _SECONDS)
+        steps = self._in_vain.get(id(graph), ())
+        return len(steps) >= _IN_VAIN and self.session.state.step not in steps or (
+            self._seconds > max(_SECONDS, _SHARE * (time.monotonic() - self._began)))
+
+    def _is_infinite_again(self, graph: Graph) -> bool:
+        """Of steps in a row in which infinities come out of it, the 1st, 2nd, 4th, 8th and so on are looked into."""
+        step, (last, row) = self.session.state.step, self._infinite.get(id(graph), (-_NEAR, 0))
+        if step != last:
+            row = row + 1 if step - last < _NEAR else 1
+            self._infinite.set(graph, (step, row))
+        return row & (row - 1) != 0
 
     def open(self, inputs: Inputs, verdict: int) -> Opened | None:
         """A backward that was given NaN by its forward has that one opened."""
+        assert inputs.graph is not None
+        if verdict == INFINITE and self._is_infinite_again(inputs.graph):
+            inputs.declined = _ENOUGH
+            return None
         if verdict != GIVEN_NAN:
             return self._open(inputs, verdict)
-        assert inputs.graph is not None
         forwards = self._forwards.get(id(inputs.graph.forward), [])
         if len(forwards) != 1 or forwards[0].versions != forwards[0].versions_now():
             return None
@@ -121,13 +135,12 @@ class GraphOpener:
     def _open(self, inputs: Inputs, verdict: int) -> Opened:
         graph, tap = inputs.graph, self.session.tap
         assert tap is not None and graph is not None
-        self._opened.set(graph, self._opened.get(id(graph), 0) + 1)
         opened, began = Opened(graph), time.monotonic()
         random = torch.get_rng_state()
         tap.library.silence(1)
         try:
             with torch.no_grad(), no_autocast(), below_autograd():
-                _run_nodes(self.session, tap, inputs, opened, began + _SECONDS - self._seconds)
+                _run_nodes(self.session, tap, inputs, opened, began + max(_SECONDS - self._seconds, 1.0))
         finally:
             tap.place(None)
             tap.library.silence(0)
@@ -136,8 +149,9 @@ class GraphOpener:
         if not opened.lack:
             with unheard():
                 opened.bad = [t for t in (*opened.made, *opened.written.values()) if _first_bad(t) >= 0]
-        if verdict == INFINITE or not opened.bad:
-            self._in_vain.set(graph, self._in_vain.get(id(graph), 0) + 1)
+        if not opened.bad:
+            self._in_vain.set_new(graph, set())
+            self._in_vain[id(graph)].add(self.session.state.step)
         return opened
 
     def end(self, inputs: Inputs, verdict: int) -> None:
@@ -161,7 +175,7 @@ class GraphOpener:
             return
         if opened is not None and (opened.graph is not inputs.graph or opened.bad and not opened.lack):
             return
-        lack, at, number, dtype = inputs.lack, -1, 0.0, torch.float32
+        lack, at, number, dtype = inputs.lack or inputs.declined, -1, 0.0, torch.float32
         if opened is not None:
             lack = opened.lack or (
                 "It draws random numbers: computed op by op with others, it is finite." if opened.graph.draws else "")
