@@ -173,7 +173,16 @@ bool apply_to_graph(const Case& c, const std::vector<ProbeRecord>& probes, Findi
   d.explanation = fmt::format("Computed from the same inputs as the program is written: {}. What the compiler made of it computes otherwise.",
                               outcome(c, *probe));
   d.cause = "what the compiler made of the operations";
-  d.advice = {is_narrow(c) ? "keep-roundings" : "leave-out-of-graph", "compile-off"};
+  const auto is_fused = [](const ProbeRecord& other) { return other.mode == ProbeMode::kWider && other.ran; };
+  const auto fused = std::find_if(probes.begin(), probes.end(), is_fused);
+  if (fused != probes.end()) {
+    d.explanation += fmt::format(
+        " A fused kernel keeps in fp32 what 16-bit operations hand on. Computed so, {} is the first that is not finite.",
+        c.text(fused->text));
+    d.cause = "16-bit roundings that the compiler left out";
+  }
+  const bool rounds = fused != probes.end() || is_narrow(c);
+  d.advice = {rounds ? "keep-roundings" : "leave-out-of-graph", "compile-off"};
   return true;
 }
 

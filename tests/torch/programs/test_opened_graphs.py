@@ -21,6 +21,7 @@ from compiled_programs import (
     Sum,
     Tail,
     a_batch,
+    line_of,
     training,
 )
 from own_programs import assert_silent, told
@@ -246,3 +247,107 @@ def test_overflows_that_the_program_skips_do_not_hide_a_later_one(tmp_path):
     said = told(build, tmp_path / "bad", "live", late + 3)
     assert said.status == "fault" and said.first["op"] == "aten::addmm", said.show()
     assert "compiled_graph" not in {finding["op"] for finding in said.run.report["findings"]}, said.show()
+
+
+# What the compiler computes otherwise than the program is written.
+class Different(nn.Module):
+    good, bad = 0.5, 0.5  # what all of its input is
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(64))
+
+    def input(self, spoilt):
+        return torch.full((8, 64), self.bad if spoilt else self.good)
+
+
+class Rounded(Different):
+    """As it is written h is 0 in bf16; the compiler keeps -6e-4."""
+
+    bad = -6e-4
+
+    def forward(self, x):
+        h = (x * self.weight).bfloat16()
+        h = (h + 1) - 1
+        return (h + 5e-4).log().float().sum()  # HERE
+
+
+class Exceeds(Different):
+    """As it is written exp overflows fp16, in the kernel it does not; beside it 0 is divided by 0."""
+
+    bad = 12.5
+
+    def forward(self, x):
+        h = (x * self.weight).half()
+        z = x * self.weight - 12.5
+        return (h.exp() * 1e-3).float().sum() + (z / z.abs()).sum()  # HERE
+
+
+class Large(Exceeds):
+    """Its twin: only exp."""
+
+    def forward(self, x):
+        return ((x * self.weight).half().exp() * 1e-3).float().sum()
+
+
+class Total(Different):
+    """Large numbers of either sign, which add up to 0 in one order and overflow in another."""
+
+    def input(self, spoilt):
+        if not spoilt:
+            return super().input(spoilt)
+        numbers = torch.tensor([3e38] * 3 + [-3e38] * 3 + [0.0] * 58)
+        rows = torch.stack([numbers[torch.randperm(64)] for _ in range(4096)])
+        # Compiled by itself, unwatched: which rows the kernel adds up so that they overflow depends on the processor.
+        other = torch.compile(lambda x, w: (x * w).sum(-1))(rows, self.weight.detach())
+        found = rows[rows.sum(-1).isfinite() & ~other.isfinite()]
+        if not len(found):
+            pytest.skip("the compiler adds up in the same order here")
+        return found[:1].repeat(8, 1)
+
+    def forward(self, x):
+        return (x * self.weight).sum(-1).mean()
+
+
+def different(make, bad=BAD):
+    def build():
+        torch.manual_seed(0)
+        net = make()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-9)
+        model, inputs = torch.compile(net), [net.input(i == bad) for i in range(STEPS)]
+
+        def step(i):
+            opt.zero_grad()
+            model(inputs[i]).backward()
+            opt.step()
+
+        return step, net, opt
+
+    return build
+
+
+def test_a_rounding_that_the_compiler_leaves_out_is_told_with_the_operation_that_it_makes_bad(tmp_path):
+    said = told(different(Rounded), tmp_path / "bad", "live", STEPS)
+    assert said.first["class"] == "kernel_dependent" and said.first["step"] == BAD, said.show()
+    assert f"aten::log at test_opened_graphs.py:{line_of(Rounded)}" in said.first["explanation"], said.first
+    assert said.first["advice"][0]["id"] == "keep-roundings", said.first["advice"]
+    # With what the advice asks for there is nothing to tell.
+    torch.compiler.reset()
+    with torch._inductor.config.patch(emulate_precision_casts=True):
+        assert_silent(different(Rounded), tmp_path / "cured", "live", STEPS)
+
+
+def test_an_operation_that_overflows_only_unfused_is_not_blamed(tmp_path):
+    said = told(different(Exceeds), tmp_path / "bad", "live", STEPS)
+    assert said.what[:2] == ("divide_by_zero", "aten::div") and len(said.loud) == 1, said.show()
+    assert said.first["call_site"] == f"test_opened_graphs.py:{line_of(Exceeds)}", said.first
+    torch.compiler.reset()
+    assert_silent(different(Large), tmp_path / "twin", "live", STEPS)
+
+
+def test_a_sum_that_overflows_in_the_order_of_the_kernel_alone_is_told_as_that(tmp_path):
+    said = told(different(Total), tmp_path / "bad", "live", STEPS)
+    assert said.what[:2] == ("kernel_dependent", "compiled_graph") and said.first["step"] == BAD, said.show()
+    assert said.first["advice"][0]["id"] == "leave-out-of-graph", said.first["advice"]
+    torch.compiler.reset()
+    assert_silent(different(Total, None), tmp_path / "twin", "live", STEPS)

@@ -163,7 +163,7 @@ def _end(session: Session, result: Any, written: Written, inputs: Inputs | None)
             try:
                 verdict = tap.judge_graph([*shown, *wrote], len(wrote), tensors(inputs.given))
                 if verdict:
-                    opened = opener.open(inputs, verdict)
+                    opened = opener.open(inputs, verdict, [*result, *wrote])
                 else:
                     made = shown
             finally:

@@ -25,6 +25,7 @@ _REUSED = re.compile(r"= (?:reinterpret_tensor\(|std::move\()?(\w+)\b.*(?:#|//) 
 _ROOT = re.compile(r"[LG]\['?(\w+)'?\]|[LG]__(\w+?)___|(\w+)")
 _PART = re.compile(r"\['?(\w+)'?\]")
 _MEMORY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted")
+_NARROW = (torch.float16, torch.bfloat16)
 _DRAWS = ("inductor_seed", "inductor_seeds", "inductor_random", "inductor_randint")
 
 
@@ -48,6 +49,7 @@ class Node:
     root: str      # the name by which the compiled function knows the outermost module around it
     path: str      # of the module, below that one
     frames: list[Frame]  # of the program and of packages, innermost first
+    narrow: torch.dtype | None = None  # of its result, if that has 16 bits
     last_of: tuple[int, ...] = ()  # results that nobody reads after it
 
 
@@ -58,6 +60,8 @@ class Graph:
         self.prefixes: dict[str, str] = {}  # paths of roots, as far as they were found
         self.results: int | None = None  # so many are the program's: what follows is saved for backward
         self.draws = False      # random numbers
+        # A fused kernel keeps in fp32 what ops hand on in 16 bits.
+        self.keeps_wide = not getattr(torch._inductor.config, "emulate_precision_casts", False)
         self.lack = ""          # why it is never opened
         self.overwritten: frozenset[int] = frozenset()  # inputs into which it writes what is not theirs
         self.constants: dict[str, torch.Tensor] = {}
@@ -84,7 +88,8 @@ class Graph:
             stack = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}
             root, path = _path(next(reversed(stack.values()))[0]) if stack else ("", "")
             self.nodes.append(Node(node.op, node.name, node.target, args, kwargs, root, path,
-                                   _frames(meta.get("stack_trace") or "")))
+                                   _frames(meta.get("stack_trace") or ""), _narrow(meta.get("val"))))
+        self.keeps_wide = self.keeps_wide and any(node.narrow for node in self.nodes)
         for result, reader in last.items():
             node = self.nodes[reader]
             self.nodes[reader] = replace(node, last_of=(*node.last_of, result))
@@ -167,6 +172,10 @@ def _attribute(module: Any, target: str) -> Any:
 
 def _flat(value: Any) -> list[Any]:
     return [one for part in value for one in _flat(part)] if isinstance(value, (list, tuple)) else [value]
+
+
+def _narrow(value: Any) -> torch.dtype | None:
+    return value.dtype if isinstance(value, torch.Tensor) and value.dtype in _NARROW else None
 
 
 def _bytes(t: torch.Tensor) -> int:

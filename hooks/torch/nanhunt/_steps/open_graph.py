@@ -3,9 +3,9 @@
 the tap as those of an eager program. Nothing of the program's runs, and nothing of the run is written."""
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +14,8 @@ from nanhunt import _library as lib
 from nanhunt._hooks.graphs import Graph, Node, Ref
 from nanhunt._names import plain_path
 from nanhunt._pytorch import below_autograd, no_autocast
-from nanhunt._steps.trial import OTHER_KERNEL, first_bad, tensors
+from nanhunt._steps.graph_run import GraphRun, Opened, leads_to
+from nanhunt._steps.trial import OTHER_KERNEL, WIDER, first_bad, tensors
 from nanhunt._tap.places import report_once
 from nanhunt._tap.plain import DTYPES, PLAIN
 from nanhunt._tap.sites import file_name
@@ -23,7 +24,6 @@ from nanhunt._weak_id_dict import WeakIdDict
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
-    from nanhunt._tap.tap import Tap
 
 _IN_VAIN = 2             # steps in which a graph is opened though nothing was bad inside
 _NEAR = 8                # steps: infinities that come so soon again are of one row, which may be meant
@@ -31,8 +31,6 @@ _SECONDS = 30.0          # that all of it may take in a run, whatever share of i
 _SHARE = 0.01            # ... at most this share
 _ROOM = 256 << 20        # bytes of inputs that are kept while a graph runs, which may free them
 _ROOM_COPIES = 64 << 20  # ... and of those that it writes over
-_RUN = ("aten", "prims", "inductor_prims")  # whose ops are run: others are the program's
-_ON_NUMBERS = ("_operator", "operator", "math", "torch")
 MADE_NAN, GIVEN_NAN, INFINITE = 1, 2, 3  # CompiledGraphs::Verdict of the tap
 _ENOUGH = "It was looked into before, in as many steps as is done."
 
@@ -54,15 +52,6 @@ class Inputs:
 
     def versions_now(self) -> list[int]:
         return [t._version for t in tensors(self.given)]
-
-
-@dataclass
-class Opened:
-    graph: Graph
-    made: Sequence[Any] = ()  # as the graph gives it
-    written: dict[int, Any] = field(default_factory=dict)  # into its inputs, by their number
-    bad: list[torch.Tensor] = field(default_factory=list)  # of these; where it was left, of what could not be read
-    lack: str = ""            # why it was left before its end
 
 
 class GraphOpener:
@@ -112,14 +101,14 @@ class GraphOpener:
             self._infinite.set(graph, (step, row))
         return row & (row - 1) != 0
 
-    def open(self, inputs: Inputs, verdict: int) -> Opened | None:
-        """A backward that was given NaN by its forward has that one opened."""
+    def open(self, inputs: Inputs, verdict: int, results: Sequence[Any]) -> Opened | None:
+        """`results`: what it gave and wrote. A backward that was given NaN by its forward has that one opened."""
         assert inputs.graph is not None
         if verdict == INFINITE and self._is_infinite_again(inputs.graph):
             inputs.declined = _ENOUGH
             return None
         if verdict != GIVEN_NAN:
-            return self._open(inputs, verdict)
+            return self._open(inputs, results)
         forwards = self._forwards.get(id(inputs.graph.forward), [])
         if len(forwards) != 1 or forwards[0].versions != forwards[0].versions_now():
             return None
@@ -128,30 +117,42 @@ class GraphOpener:
             return None
         phase, state.phase = state.phase, lib.FORWARD
         try:
-            return self._open(forward, verdict)
+            return self._open(forward, None)
         finally:
             state.phase = phase
 
-    def _open(self, inputs: Inputs, verdict: int) -> Opened:
-        graph, tap = inputs.graph, self.session.tap
+    def _open(self, inputs: Inputs, results: Sequence[Any] | None) -> Opened:
+        graph, session, tap = inputs.graph, self.session, self.session.tap
         assert tap is not None and graph is not None
-        opened, began = Opened(graph), time.monotonic()
+        prefixes, began = _prefixes(session, inputs, graph), time.monotonic()
+        ends = began + max(_SECONDS - self._seconds, 1.0)
+
+        def place(node: Node) -> None:
+            tap.place(_module(node, prefixes), _site(node))
+
         random = torch.get_rng_state()
         tap.library.silence(1)
         try:
             with torch.no_grad(), no_autocast(), below_autograd():
-                _run_nodes(self.session, tap, inputs, opened, began + max(_SECONDS - self._seconds, 1.0))
+                is_fused, only_fused = False, list[int]()
+                if graph.keeps_wide:
+                    with unheard():
+                        rounded = GraphRun(graph, inputs.given, ends).run()
+                        torch.set_rng_state(random)
+                        fused = GraphRun(graph, inputs.given, ends, fused=True).run()
+                    torch.set_rng_state(random)
+                    is_fused = _is_fused_otherwise(graph, rounded, fused, results)
+                    only_fused = [number for number in fused.births if number not in rounded.births]
+                opened = GraphRun(graph, inputs.given, ends, is_fused, place).run()
+                opened.only_fused = only_fused
         finally:
             tap.place(None)
             tap.library.silence(0)
             torch.set_rng_state(random)
             self._seconds += time.monotonic() - began
-        if not opened.lack:
-            with unheard():
-                opened.bad = [t for t in (*opened.made, *opened.written.values()) if _first_bad(t) >= 0]
         if not opened.bad:
             self._in_vain.set_new(graph, set())
-            self._in_vain[id(graph)].add(self.session.state.step)
+            self._in_vain[id(graph)].add(session.state.step)
         return opened
 
     def end(self, inputs: Inputs, verdict: int) -> None:
@@ -182,7 +183,7 @@ class GraphOpener:
             with unheard():
                 pairs = [*zip(opened.made, results), *((opened.written.get(i), t) for i, t in written)]
                 for ours, its in () if lack else pairs:
-                    at = _first_bad(its)
+                    at = first_bad(its) if type(its) in PLAIN else -1
                     if at >= 0 and isinstance(ours, torch.Tensor) and ours.shape == its.shape:
                         number, dtype = float(ours.reshape(-1)[at]), its.dtype
                         break
@@ -191,41 +192,32 @@ class GraphOpener:
                 return
         recorder.probe(seq=seq, step=self.session.step, mode=OTHER_KERNEL, dtype=DTYPES[dtype], ops=1, ran=int(at >= 0),
                        nan=0, pos_inf=0, neg_inf=0, flat_index=at, number=number, text=lack)
+        if at >= 0 and opened is not None and opened.only_fused:
+            node = opened.graph.nodes[opened.only_fused[0]]
+            name = node.target._schema.name if isinstance(node.target, torch._ops.OpOverload) else node.name
+            recorder.probe(seq=seq, step=self.session.step, mode=WIDER, dtype=lib.F32, ops=len(opened.graph.nodes),
+                           ran=1, nan=1, pos_inf=0, neg_inf=0, flat_index=at, number=math.nan,
+                           text=f"{name} at {_site(node)}" if node.frames else name)
 
 
-def _first_bad(t: Any) -> int:
-    return first_bad(t) if type(t) in PLAIN else -1
+def _is_fused_otherwise(graph: Graph, rounded: Opened, fused: Opened, results: Sequence[Any] | None) -> bool:
+    """Whether a 16-bit op is bad as the program is written, and was not in the fused kernel: what it made was too large
+    to be stored, was kept in fp32, and is not what was bad in the end."""
+    if rounded.lack or fused.lack or not fused.births:
+        return False
+    stored = [end for end, is_stored in fused.births.items() if is_stored]
+    if all(number in fused.births or any(leads_to(graph, number, end) for end in stored) for number in rounded.births):
+        return False
+    return _is_bad_alike(fused, results) or not _is_bad_alike(rounded, results)
 
 
-def _run_nodes(session: Session, tap: Tap, inputs: Inputs, opened: Opened, ends: float) -> None:
-    graph, results = opened.graph, dict[int, Any]()
-    prefixes, given = _prefixes(session, inputs, graph), dict(zip(graph.inputs, inputs.given))
-    for number, node in enumerate(graph.nodes):
-        if node.kind == "placeholder":
-            results[number] = given[number]
-        elif node.kind == "get_attr":
-            results[number] = graph.constants[node.target]
-        elif node.kind == "output":
-            opened.made = list(_filled(node.args[0], results))
-        elif node.target is torch.ops.aten.copy_.default:  # into what it was given, as it has done
-            into, value = node.args[0], _filled(node.args[1], results)
-            results[number] = value
-            if isinstance(into, Ref) and into.node in given:
-                opened.written[graph.inputs.index(into.node)] = value
-        else:
-            args, kwargs = _filled(node.args, results), _filled(node.kwargs, results)
-            try:
-                if time.monotonic() > ends:
-                    raise TimeoutError("it takes too long")
-                tap.place(_module(node, prefixes), _site(node))
-                results[number] = _run(node, args, kwargs)
-            except Exception as error:
-                opened.lack = f"Not all of it could be computed op by op: {error}"[:300]
-                with unheard():  # what is bad is handed on by the op that is left out
-                    opened.bad = [t for t in tensors([args, list(kwargs.values())]) if _first_bad(t) >= 0]
-                return
-        for result in node.last_of:
-            results.pop(result, None)
+def _is_bad_alike(opened: Opened, results: Sequence[Any] | None) -> bool:
+    """Whether the same elements are bad as in what the graph gave. None: that is not at hand."""
+    for ours, its in zip(opened.results(), results or ()):
+        if type(ours) in PLAIN and type(its) in PLAIN and its.is_floating_point() and ours.shape == its.shape and (
+                not torch.equal(ours.isfinite(), its.isfinite())):
+            return False
+    return True
 
 
 def _prefixes(session: Session, inputs: Inputs, graph: Graph) -> dict[str, str]:
@@ -255,31 +247,6 @@ def _address(t: Any) -> int:
 def _module(node: Node, prefixes: dict[str, str]) -> str:
     """"": the one that runs."""
     return plain_path(prefixes[node.root], node.path) if node.path and node.root in prefixes else ""
-
-
-def _filled(value: Any, results: dict[int, Any]) -> Any:
-    if isinstance(value, Ref):
-        return results[value.node]
-    if isinstance(value, (list, tuple)):
-        filled = [_filled(one, results) for one in value]
-        return tuple(filled) if isinstance(value, tuple) else filled
-    if isinstance(value, dict):
-        return {key: _filled(one, results) for key, one in value.items()}
-    if isinstance(value, slice):
-        return slice(*(_filled(one, results) for one in (value.start, value.stop, value.step)))
-    return value
-
-
-def _run(node: Node, args: Any, kwargs: Any) -> Any:
-    func = node.target
-    if isinstance(func, torch._ops.OpOverload):
-        if func is torch.ops.prims.convert_element_type.default:  # what the compiler makes of a cast
-            return torch.ops.aten._to_copy.default(args[0], dtype=args[1])
-        if func.namespace in _RUN and not func._schema.is_mutable and func._schema.returns:
-            return func(*args, **kwargs)
-    elif getattr(func, "__module__", "") in _ON_NUMBERS:
-        return func(*args, **kwargs)
-    raise NotImplementedError(f"{func} is not an operation of PyTorch's that only computes")
 
 
 def _site(node: Node) -> str:
