@@ -339,6 +339,63 @@ def compiled_update(bad):
     return build
 
 
+def of_optimizer(how):
+    """Steps whose optimizer is compiled, as `how` does it: 0/0 where gradients are 0."""
+
+    def program(bad):
+        def build():
+            torch.manual_seed(0)
+            net = Quiet()
+            opt = torch.optim.RMSprop(net.parameters(), lr=1e-3, alpha=0.0, eps=0.0)
+            act = how(net, opt)
+
+            def step(i):
+                x, y = a_batch()
+                act(x, y, 0.0 if i == bad else 1.0)
+
+            return step, net, opt
+
+        return build
+
+    return program
+
+
+def with_own_step(net, opt):
+    @torch.compile
+    def update():
+        opt.step()  # HERE
+
+    def act(x, y, weight):
+        opt.zero_grad()
+        (F.cross_entropy(net(x), y) * weight).backward()
+        update()
+
+    return act
+
+
+def with_scaler(net, opt):
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    opt.step = torch.compile(opt.step)
+
+    def act(x, y, weight):
+        opt.zero_grad()
+        scaler.scale(F.cross_entropy(net(x), y) * weight).backward()
+        scaler.step(opt)  # HERE
+        scaler.update()
+
+    return act
+
+
+def as_a_whole(net, opt):
+    @torch.compile
+    def act(x, y, weight):
+        opt.zero_grad()
+        (F.cross_entropy(net(x), y) * weight).backward()
+        opt.step()  # HERE
+
+    return lambda x, y, weight: act(x, y, torch.tensor(weight))
+
+
 def in_place(bad):
     """A compiled function writes parameters: 0/0 where gradients are 0."""
 

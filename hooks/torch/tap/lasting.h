@@ -43,7 +43,10 @@ class Lasting {
       const Seen before = first ? now : known->second;
       keep(now);
       if (first) continue;  // new, another storage (p.data = q), or written by what is watched
-      if ((before.version != now.version && before.version != kUncounted) || before.data != now.data) {
+      // Compiled code counts its write before it writes.
+      const bool is_counted = before.version != now.version && before.version != kUncounted &&
+                              (now.away || before.checksum != now.checksum);
+      if (is_counted || before.data != now.data) {
         written(now);  // by torch, where nothing is watched: compiled code, another thread
         ++rows_.notes["writes to parameters, state or buffers that no watched operation made"];
       } else if (now.away) {

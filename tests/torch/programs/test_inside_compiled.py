@@ -24,12 +24,16 @@ from compiled_programs import (
     Reach,
     Squared,
     Tail,
+    as_a_whole,
     compiled_loss,
     compiled_update,
     in_place,
     line_of,
+    of_optimizer,
     sum_of_parts,
     training,
+    with_own_step,
+    with_scaler,
 )
 from own_programs import Told, assert_silent, told
 from torch import nn
@@ -95,9 +99,28 @@ def test_a_program_that_compiles_is_told_as_it_is_written(name, tmp_path):
     assert_silent(program(None), tmp_path / "twin", "live", STEPS)
 
 
+@pytest.mark.parametrize("level", ["live", "ops"])
+@pytest.mark.parametrize("how", [with_own_step, with_scaler, as_a_whole])
+def test_an_optimizer_that_is_compiled_ends_steps_and_its_operation_is_named(how, level, tmp_path):
+    said = told(of_optimizer(how)(BAD), tmp_path / "bad", level, STEPS)
+    assert said.first["op"] == "aten::div" and len(said.loud) == 1, said.show()
+    assert (said.first["step"], said.first["phase"]) == (BAD, "optimizer"), said.show()
+    assert said.first["call_site"].endswith(f"compiled_programs.py:{line_of(how)}"), said.first["call_site"]
+    torch.compiler.reset()
+    twin = told(of_optimizer(how)(None), tmp_path / "twin", level, STEPS)
+    assert twin.status == "clean" and not twin.loud, twin.show()
+    assert f"in {STEPS} steps" in twin.run.report["verdict"]["headline"]
+
+
+@pytest.mark.parametrize("how", [with_own_step, with_scaler, as_a_whole])
+def test_steps_of_a_compiled_optimizer_are_counted_where_no_operation_is_heard(how, tmp_path):
+    said = told(of_optimizer(how)(None), tmp_path, "steps", STEPS)
+    assert said.status == "clean" and f"in {STEPS} steps" in said.run.report["verdict"]["headline"], said.show()
+
+
 def test_parameters_that_a_compiled_function_writes_end_a_step(tmp_path):
     said = told(in_place(BAD), tmp_path / "bad", "live", STEPS)
-    found = [f for f in said.run.report["findings"] if f["op"] == "aten::div"]
-    assert [f["step"] for f in found] == [BAD] and found[0]["call_site"].endswith(f":{line_of(in_place)}"), said.show()
+    assert said.first["op"] == "aten::div" and said.first["step"] == BAD and len(said.loud) == 1, said.show()
+    assert said.first["call_site"].endswith(f":{line_of(in_place)}"), said.first["call_site"]
     torch.compiler.reset()
     assert_silent(in_place(None), tmp_path / "twin", "live", STEPS)

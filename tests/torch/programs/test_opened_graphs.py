@@ -12,6 +12,7 @@ from compiled_programs import (
     BAD,
     MARKS,
     STEPS,
+    VERSION,
     Classifier,
     Float16,
     Normalised,
@@ -114,7 +115,8 @@ def with_counters(build, out=None):
     torch.compiler.reset()
     counters.clear()
     run = run_once(build, STEPS, out)
-    return run.digest, {key: dict(of) for key, of in counters.items() if key in ("stats", "frames", "graph_break")}
+    kinds = ("stats", "frames", "graph_break")
+    return run.digest, {key: dict(of) for key, of in counters.items() if of and key in kinds}
 
 
 @pytest.mark.parametrize("make", [lambda: Classifier(nn.Dropout), lambda: Classifier(Normalised), OwnFunction])
@@ -331,6 +333,8 @@ def test_a_rounding_that_the_compiler_leaves_out_is_told_with_the_operation_that
     assert said.first["class"] == "kernel_dependent" and said.first["step"] == BAD, said.show()
     assert f"aten::log at test_opened_graphs.py:{line_of(Rounded)}" in said.first["explanation"], said.first
     assert said.first["advice"][0]["id"] == "keep-roundings", said.first["advice"]
+    if VERSION < (2, 13):  # where kernels of the CPU leave roundings out whatever is set
+        return
     # With what the advice asks for there is nothing to tell.
     torch.compiler.reset()
     with torch._inductor.config.patch(emulate_precision_casts=True):

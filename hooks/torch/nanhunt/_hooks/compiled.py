@@ -6,26 +6,37 @@ from __future__ import annotations
 
 import functools
 import sys
+import weakref
+from array import array
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nanhunt import _library as lib
 from nanhunt._hooks.graphs import graph_of, watch_compiler
 from nanhunt._modes import without_modes
+from nanhunt._step_judge import HAS_GRADIENTS
 from nanhunt._steps.open_graph import GraphOpener, Inputs
 from nanhunt._steps.trial import tensors
 from nanhunt._tap.plain import PLAIN
 from nanhunt._tap.tap_library import unheard
+from nanhunt._weak_id_dict import WeakIdDict
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
+    from nanhunt._tap.tap import Tap
 
 _PLACES = ("torch._inductor.output_code", "torch._inductor.codecache")  # from 2.6 on, and before
 _COMPILES = ("_compile_fx_inner", "fx_codegen_and_compile")  # from 2.6 on, and before
 Put = Callable[[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]], object]
 _begins: Callable[..., None] | None = None  # what is called when a compilation begins
+Step = Callable[[torch.optim.Optimizer, Any, Any], Any]  # (optimizer, arguments of its step)
+# What is called before and after an optimizer steps, and with its id when it has inside of a graph.
+Steps = tuple[Step, Step, Callable[[int], object]]
+steps: Steps | None = None
+_stepped: WeakIdDict[tuple[int, list[weakref.ref[torch.optim.Optimizer]]]] = WeakIdDict()  # by graphs that write
 
 
 def expect(watching: Callable[[], Session | None], put: Put) -> None:
@@ -107,22 +118,60 @@ def _heard(watching: Callable[[], Session | None], original: Callable[..., Any])
     @functools.wraps(original)
     def called(graph: Any, inputs: Any) -> Any:
         session = watching()
-        tap = session.tap if session is not None else None
-        if session is None or tap is None or not tap.is_on or not session.hears(trains=False):
+        if session is None or not session.hears(trains=False):
             return original(graph, inputs)
-        written, kept = without_modes(_begin, session, graph, inputs)
-        try:
-            with unheard():
-                result = original(graph, inputs)
-        except BaseException:
-            kept = None  # the traceback would keep it
-            if session.tap is tap:
-                tap.drop_graph()
-            raise
-        without_modes(_end, session, result, written, kept)
-        return result
+        if getattr(graph, "mutated_input_idxs", None) and session.judge.facts() & HAS_GRADIENTS:
+            stepping = without_modes(_optimizers_of, session, graph, inputs)
+            if stepping and steps is not None:
+                return _step(session, stepping, steps, functools.partial(_run, session, original, graph, inputs))
+        return _run(session, original, graph, inputs)
 
     return called
+
+
+def _optimizers_of(session: Session, graph: Any, inputs: Any) -> list[torch.optim.Optimizer]:
+    """Those that step inside of it, and not around it: it writes their parameters."""
+    try:
+        known, alive = _stepped.get(id(graph)), len(session.tracker.alive)
+        if known is None or known[0] != alive:
+            written = {inputs[i].data_ptr() for i in graph.mutated_input_idxs if type(inputs[i]) in PLAIN}
+            known = alive, [weakref.ref(o) for o in session.tracker.alive if any(
+                p.requires_grad and type(p) in PLAIN and p.data_ptr() in written
+                for group in o.param_groups for p in group["params"])]
+            _stepped.set(graph, known)
+        found = [optimizer for optimizer in [reference() for reference in known[1]] if optimizer is not None]
+        return [optimizer for optimizer in found if id(optimizer) not in session.tracker.passed]
+    except Exception as error:
+        session.failed(error, "an optimizer in a compiled graph")
+        return []
+
+
+def _step(session: Session, optimizers: Sequence[torch.optim.Optimizer], around: Steps,
+          run: Callable[[], Any]) -> Any:
+    for optimizer in optimizers:
+        around[0](optimizer, (optimizer,), {})
+    result = run()
+    for optimizer in optimizers:
+        around[1](optimizer, (optimizer,), {})
+        around[2](id(optimizer))
+    return result
+
+
+def _run(session: Session, original: Callable[..., Any], graph: Any, inputs: Any) -> Any:
+    tap = session.tap
+    if tap is None or not tap.is_on:
+        return original(graph, inputs)
+    written, kept = without_modes(_begin, session, graph, inputs)
+    try:
+        with unheard():
+            result = original(graph, inputs)
+    except BaseException:
+        kept = None  # the traceback would keep it
+        if session.tap is tap:
+            tap.drop_graph()
+        raise
+    without_modes(_end, session, result, written, kept)
+    return result
 
 
 Written = Sequence["tuple[int, torch.Tensor]"]  # inputs, with their numbers
@@ -178,8 +227,17 @@ def _end(session: Session, result: Any, written: Written, inputs: Inputs | None)
         if seq >= 0 and inputs is not None and opener is not None and (
                 opened is not None or inputs.declined or not inputs.may_open):
             opener.report(seq, inputs, opened, result, written)
+        if wrote and (seq >= 0 or opened is not None):
+            _mark_parameters(session, tap, wrote)
     except Exception as error:
         session.failed(error, "a compiled graph")
+
+
+def _mark_parameters(session: Session, tap: Tap, wrote: Sequence[torch.Tensor]) -> None:
+    """Those that a bad graph has written, as they are now."""
+    at = {t.data_ptr() for t in wrote}
+    found = [(p, path) for p, path in session.parameter_names.items_alive() if type(p) in PLAIN and p.data_ptr() in at]
+    tap.mark(tap.named(found), array("q", [lib.MARK_PARAMETER] * len(found)))
 
 
 def _plain(results: Any) -> list[torch.Tensor]:

@@ -85,6 +85,7 @@ def install(session: Session) -> None:
     if session.options.kernels and hasattr(profile, "_prepare_trace"):
         _patches.put(profile, "_prepare_trace", _profiler)
     _patches.hook_steps(_before_step, _after_step)
+    compiled.steps = _before_step, _after_step, _in_graph.add
     session.in_backward = _runs_backward  # type: ignore[method-assign]
     endings.install(session)
 
@@ -117,6 +118,7 @@ def _forget() -> None:
     global _root, _step_of_calls, _had_backward, _in_backward
     _root, _step_of_calls, _had_backward, _in_backward = None, -1, False, 0
     _steps_of.clear()
+    _in_graph.clear()
     calls.forget()
     _is_root.clear()
     forget_parents()
@@ -403,6 +405,7 @@ def _begin_backward(session: Session, losses: tuple[Any, ...], gradients: Any) -
         session.inference.begin_training()
     if not _in_closure:
         _steps_of.clear()  # of one that raised
+        _in_graph.clear()
     if session.tracker.passed:
         session.begins_work()
     try:
@@ -495,6 +498,7 @@ _SCALER_METHODS = {"scale": once("scale", scale), "unscale_": once("unscale_", u
 # Optimizers.
 # Optimizers that step, by id: how many calls of a step run inside of it, which a derived class makes.
 _steps_of: dict[int, int] = {}
+_in_graph: set[int] = set()  # those whose step was a compiled graph's; of the hooks around it the last may run still
 
 
 def _optimizer_made(session: Session, original: Callable[..., Any], args: tuple[Any, ...],
@@ -577,6 +581,8 @@ def _with_boundary(session: Session, optimizer: torch.optim.Optimizer,
 def _after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     session = _session
     if session is None or _is_compiling() or session.threads.watched != _this_thread() and not session.hears():
+        return
+    if id(optimizer) in _in_graph and id(optimizer) not in _steps_of:
         return
     if _steps_of.get(id(optimizer), 0):
         _steps_of[id(optimizer)] -= 1

@@ -16,7 +16,7 @@ from nanhunt._names import plain_path
 from nanhunt._pytorch import below_autograd, no_autocast
 from nanhunt._steps.graph_run import GraphRun, Opened, leads_to
 from nanhunt._steps.trial import OTHER_KERNEL, WIDER, first_bad, tensors
-from nanhunt._tap.places import report_once
+from nanhunt._tap.places import call_site, report_once
 from nanhunt._tap.plain import DTYPES, PLAIN
 from nanhunt._tap.sites import file_name
 from nanhunt._tap.tap_library import unheard
@@ -127,8 +127,10 @@ class GraphOpener:
         prefixes, began = _prefixes(session, inputs, graph), time.monotonic()
         ends = began + max(_SECONDS - self._seconds, 1.0)
 
+        here = call_site() if results is not None else ""  # for the optimizers of PyTorch
+
         def place(node: Node) -> None:
-            tap.place(_module(node, prefixes), _site(node))
+            tap.place(_module(node, prefixes), _site(node) or here)
 
         random = torch.get_rng_state()
         tap.library.silence(1)
