@@ -120,7 +120,7 @@ TEST(OpsInTrace, other_advice_stays_beside_it) {
 
 TEST(OpsInTrace, a_refusal_is_not_said_twice) {
   EXPECT_EQ(analysis_at("sentinel", bad_step(kReason)).findings.at(0).explanation,
-            "The sentinel saw it, and the step was not replayed: operations cannot be watched here.");
+            "It was read when the step ended, and its operations are not known: operations cannot be watched here.");
 }
 
 TEST(OpsInTrace, what_to_do_follows_from_the_reason) {

@@ -251,6 +251,22 @@ def test_overflows_that_the_program_skips_do_not_hide_a_later_one(tmp_path):
     assert "compiled_graph" not in {finding["op"] for finding in said.run.report["findings"]}, said.show()
 
 
+class Filled(Classifier):
+    """The graph takes memory that it fills row by row."""
+
+    def forward(self, x):
+        rows = torch.empty(len(x), 8).index_copy(0, torch.arange(len(x)).flip(0), self.first(x))
+        return self.last(rows.exp())  # HERE
+
+
+def test_a_graph_that_fills_memory_itself_is_opened(tmp_path):
+    said = told(training(Filled)(BAD), tmp_path / "bad", "live", STEPS)
+    assert said.first["op"] == "aten::exp" and len(said.loud) == 1, said.show()
+    assert said.first["call_site"].endswith(f"test_opened_graphs.py:{line_of(Filled)}"), said.first["call_site"]
+    torch.compiler.reset()
+    assert_silent(training(Filled)(None), tmp_path / "twin", "live", STEPS)
+
+
 # What the compiler computes otherwise than the program is written.
 class Different(nn.Module):
     good, bad = 0.5, 0.5  # what all of its input is

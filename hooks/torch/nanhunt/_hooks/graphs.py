@@ -24,7 +24,7 @@ _LINE = re.compile(r'File "(.+?)", line (\d+), in (\S+)')
 _REUSED = re.compile(r"= (?:reinterpret_tensor\(|std::move\()?(\w+)\b.*(?:#|//) +reuse")
 _ROOT = re.compile(r"[LG]\['?(\w+)'?\]|[LG]__(\w+?)___|(\w+)")
 _PART = re.compile(r"\['?(\w+)'?\]")
-_MEMORY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted")
+MEMORY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted")
 _NARROW = (torch.float16, torch.bfloat16)
 _DRAWS = ("inductor_seed", "inductor_seeds", "inductor_random", "inductor_randint")
 
@@ -60,6 +60,7 @@ class Graph:
         self.prefixes: dict[str, str] = {}  # paths of roots, as far as they were found
         self.results: int | None = None  # so many are the program's: what follows is saved for backward
         self.draws = False      # random numbers
+        self.reads_memory = False  # that nothing has written, maybe
         # A fused kernel keeps in fp32 what ops hand on in 16 bits.
         self.keeps_wide = not getattr(torch._inductor.config, "emulate_precision_casts", False)
         self.lack = ""          # why it is never opened
@@ -115,8 +116,7 @@ class Graph:
         if isinstance(func, torch._ops.OpOverload):
             name = func._schema.name.rpartition("::")[2]
             self.draws = self.draws or torch.Tag.nondeterministic_seeded in func.tags or name in _DRAWS
-            if name in _MEMORY:
-                self.lack = "It reads memory that nothing has written."
+            self.reads_memory = self.reads_memory or name in MEMORY
         made = [t for t in _flat(meta.get("val")) if isinstance(t, torch.Tensor)]
         if any(t.device.type != "cpu" for t in made):
             self.lack = "It is not looked into on a device."

@@ -181,7 +181,9 @@ class GraphOpener:
         lack, at, number, dtype = inputs.lack or inputs.declined, -1, 0.0, torch.float32
         if opened is not None:
             lack = opened.lack or (
-                "It draws random numbers: computed op by op with others, it is finite." if opened.graph.draws else "")
+                "It draws random numbers: computed op by op with others, it is finite." if opened.graph.draws else
+                "It may read memory that nothing has written: computed op by op with 0 there, it is finite."
+                if opened.graph.reads_memory else "")
             with unheard():
                 pairs = [*zip(opened.made, results), *((opened.written.get(i), t) for i, t in written)]
                 for ours, its in () if lack else pairs:

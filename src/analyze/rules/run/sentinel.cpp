@@ -170,10 +170,10 @@ void report_unexplained(Finding& f, const Riddle& riddle, bool trained) {
   f.confidence = Confidence::kInferred;
   f.title = fmt::format("Step {} was bad in {}, and what made it so was not recorded", riddle.first,
                         bad_parts(riddle.bad, riddle.first_path, trained));
-  f.explanation = "The sentinel saw it, and the step was not replayed.";
+  f.explanation = "It was read when the step ended, and no operation that was watched made it bad.";
   if (riddle.replay && riddle.replay->result == ReplayResult::kRefused) {
     const Refusal refusal = refusal_of(riddle.replay->text);
-    f.explanation = refusal.heard ? "The sentinel saw it, and the step was not replayed: " + refusal.why
+    f.explanation = refusal.heard ? "It was read when the step ended, and its operations are not known: " + refusal.why
                                   : "Its numbers show it, and its operations were not heard: " + refusal.why;
   }
   f.advice = {make_advice("record-ops")};
