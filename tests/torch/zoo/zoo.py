@@ -191,7 +191,8 @@ def main() -> None:
     for name in args.only:
         for precision in args.precisions:
             try:
-                train(name, precision, compiled=args.compiled)
+                for compiled in {args.compiled, False}:
+                    train(name, precision, compiled=compiled)
             except Exception as error:
                 print(f"{name} {precision}: does not train here: {type(error).__name__}: {str(error)[:80]}", flush=True)
                 counts["does not train here", precision, ""] += 1
