@@ -19,7 +19,6 @@ from nanhunt._hooks.graphs import graph_of, watch_compiler
 from nanhunt._modes import without_modes
 from nanhunt._step_judge import HAS_GRADIENTS
 from nanhunt._steps.open_graph import GraphOpener, Inputs
-from nanhunt._steps.trial import tensors
 from nanhunt._tap.plain import PLAIN
 from nanhunt._tap.tap_library import unheard
 from nanhunt._weak_id_dict import WeakIdDict
@@ -187,13 +186,15 @@ def _begin(session: Session, graph: Any, inputs: Any) -> tuple[Written, Inputs |
         if session.graphs is None:
             session.graphs = GraphOpener(session)
         kept = session.graphs.keep(graph_of(graph), inputs)
-        tap.begin_graph([t for t in inputs if type(t) in PLAIN], kept.may_open)
+        is_same = kept.may_open and not (kept.graph is not None and kept.graph.overwritten)
+        tap.begin_graph(kept.addresses if is_same else array("q", [t._cdata for t in inputs if type(t) in PLAIN]),
+                        kept.may_open)
         writes = getattr(graph, "mutated_input_idxs", None) or ()
         return [(i, inputs[i]) for i in writes if type(inputs[i]) in PLAIN], kept
     except Exception as error:
         session.failed(error, "a compiled graph")
         if session.tap is not None:  # too many errors close the watch
-            session.tap.begin_graph(())
+            session.tap.begin_graph(array("q"))
         return [], None
 
 
@@ -210,7 +211,7 @@ def _end(session: Session, result: Any, written: Written, inputs: Inputs | None)
             # What is saved for backward is looked at where something is bad: backward shows the rest.
             shown = _plain(result[:inputs.graph.results])
             try:
-                verdict = tap.judge_graph([*shown, *wrote], len(wrote), tensors(inputs.given))
+                verdict = tap.judge_graph([*shown, *wrote], len(wrote), inputs.addresses)
                 if verdict:
                     opened = opener.open(inputs, verdict, [*result, *wrote])
                 else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import time
+from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from nanhunt._hooks.graphs import Graph, Node, Ref
 from nanhunt._names import plain_path
 from nanhunt._pytorch import below_autograd, no_autocast
 from nanhunt._steps.graph_run import GraphRun, Opened, leads_to
-from nanhunt._steps.trial import OTHER_KERNEL, WIDER, first_bad, tensors
+from nanhunt._steps.trial import OTHER_KERNEL, WIDER, first_bad
 from nanhunt._tap.places import call_site, report_once
 from nanhunt._tap.plain import DTYPES, PLAIN
 from nanhunt._tap.sites import file_name
@@ -38,10 +39,12 @@ _ENOUGH = "It was looked into before, in as many steps as is done."
 class Inputs:
     """Of a graph that runs, kept until it has."""
 
-    __slots__ = ("graph", "given", "lack", "declined", "versions")
+    __slots__ = ("graph", "given", "tensors", "addresses", "lack", "declined", "versions")
 
     def __init__(self, graph: Graph | None, given: Sequence[Any], lack: str = "") -> None:
         self.graph, self.given = graph, given
+        self.tensors = [t for t in given if type(t) in PLAIN]
+        self.addresses = array("q", [t._cdata for t in self.tensors])
         self.lack = lack  # why it will not be opened; without a graph: ""
         self.declined = ""  # why it was not, though something bad came out of it
         self.versions: list[int] = []
@@ -51,7 +54,7 @@ class Inputs:
         return self.graph is not None and not self.lack
 
     def versions_now(self) -> list[int]:
-        return [t._version for t in tensors(self.given)]
+        return [t._version for t in self.tensors]
 
 
 class GraphOpener:
@@ -61,6 +64,7 @@ class GraphOpener:
         self.session = session
         self._in_vain: WeakIdDict[set[int]] = WeakIdDict()  # steps, by graph
         self._infinite: WeakIdDict[tuple[int, int]] = WeakIdDict()  # the last step, and which of its row it was
+        self._lacks: WeakIdDict[str] = WeakIdDict()  # why a graph is not opened, by what it is given
         self._seconds, self._began = 0.0, time.monotonic()
         self._step = -1
         # Of forwards that are done, by graph, until their backward has run, or the step is over. Of two of one graph it
@@ -71,17 +75,17 @@ class GraphOpener:
         if self._step != self.session.state.step:
             self._step = self.session.state.step
             self._forwards.clear()
-        if any(isinstance(t, torch.Tensor) and (type(t) not in PLAIN or not t.is_cpu) for t in inputs):
-            return Inputs(None, (), "It is not looked into on a device, or where tensors are of a class of their own.")
         if isinstance(graph, str):
-            return Inputs(None, (), graph)
-        if graph.lack:
-            return Inputs(graph, (), graph.lack)
+            return Inputs(None, (), graph or _why_not(inputs))
+        lack = graph.lack or self._lacks.get(id(graph))
+        if lack is None:
+            lack = _why_not(inputs, graph)
+            if not any(isinstance(t, int) for t in inputs):  # it has the same sizes each time
+                self._lacks.set(graph, lack)
+        if lack:
+            return Inputs(graph, (), lack)
         if self._is_enough(graph):
             return Inputs(graph, (), _ENOUGH)
-        sizes = [t.numel() * t.element_size() if isinstance(t, torch.Tensor) else 0 for t in inputs]
-        if sum(sizes) > _ROOM or sum(sizes[i] for i in graph.overwritten) > _ROOM_COPIES:
-            return Inputs(graph, (), "What it was given is too large to be kept.")
         if not graph.overwritten:
             return Inputs(graph, list(inputs))
         with unheard(), torch.no_grad():
@@ -202,6 +206,18 @@ class GraphOpener:
             recorder.probe(seq=seq, step=self.session.step, mode=WIDER, dtype=lib.F32, ops=len(opened.graph.nodes),
                            ran=1, nan=1, pos_inf=0, neg_inf=0, flat_index=at, number=math.nan,
                            text=f"{name} at {_site(node)}" if node.frames else name)
+
+
+def _why_not(inputs: Sequence[Any], graph: Graph | None = None) -> str:
+    """A graph that is given these is not opened; "": it may be."""
+    if any(isinstance(t, torch.Tensor) and (type(t) not in PLAIN or not t.is_cpu) for t in inputs):
+        return "It is not looked into on a device, or where tensors are of a class of their own."
+    if graph is None:
+        return ""
+    sizes = [t.numel() * t.element_size() if isinstance(t, torch.Tensor) else 0 for t in inputs]
+    if sum(sizes) > _ROOM or sum(sizes[i] for i in graph.overwritten) > _ROOM_COPIES:
+        return "What it was given is too large to be kept."
+    return ""
 
 
 def _is_fused_otherwise(graph: Graph, rounded: Opened, fused: Opened, results: Sequence[Any] | None) -> bool:

@@ -189,17 +189,16 @@ class Tap:
         self.library.were_written(self.handle, tensors.handle)
 
     # Compiled graphs, each as one op.
-    def begin_graph(self, given: Sequence[torch.Tensor], kept: bool = False) -> None:
-        """`kept`: they are, until it has run."""
-        addresses = array("q", [t._cdata for t in given])
-        self.library.begin_graph(self.handle, addresses.buffer_info()[0], len(addresses), kept)
+    def begin_graph(self, given: array[int], kept: bool = False) -> None:
+        """`given`: tensors by address. `kept`: they are, until it has run."""
+        self.library.begin_graph(self.handle, given.buffer_info()[0], len(given), kept)
 
-    def judge_graph(self, made: Sequence[torch.Tensor], written: int, given: Sequence[torch.Tensor]) -> int:
+    def judge_graph(self, made: Sequence[torch.Tensor], written: int, given: array[int]) -> int:
         """Of one that has run: 1: it made NaN; 2: something bad, and was given NaN; 3: infinities. `written`: as many
         of `made`, the last."""
-        of_made, of_given = (array("q", [t._cdata for t in tensors]) for tensors in (made, given))
+        of_made = array("q", [t._cdata for t in made])
         return int(self.library.judge_graph(self.handle, of_made.buffer_info()[0], len(of_made), written,
-                                            of_given.buffer_info()[0], len(of_given)))
+                                            given.buffer_info()[0], len(given)))
 
     def end_graph(self, made: Sequence[torch.Tensor], written: int, inside: Sequence[torch.Tensor] = ()) -> int:
         """`inside`: what was bad there. The number of its row, if badness began in it; else -1."""
