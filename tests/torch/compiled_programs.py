@@ -396,6 +396,33 @@ def as_a_whole(net, opt):
     return lambda x, y, weight: act(x, y, torch.tensor(weight))
 
 
+def with_all_in_it(bad):
+    """Forward, loss, scaler and optimizer in one compiled function."""
+
+    def build():
+        torch.manual_seed(0)
+        net = Quiet()
+        opt = torch.optim.AdamW(net.parameters(), lr=1e-4)
+        scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+
+        @torch.compile
+        def act(x, y):
+            opt.zero_grad()
+            with torch.autocast("cpu", torch.float16):
+                loss = F.cross_entropy(net(x).float(), y)  # HERE
+            scaler.scale(loss).backward()
+            scaler.step(opt)
+            scaler.update()
+
+        def step(i):
+            x, y = a_batch()
+            act(x * 3e4 if i == bad else x, y)
+
+        return step, net, opt
+
+    return build
+
+
 def in_place(bad):
     """A compiled function writes parameters: 0/0 where gradients are 0."""
 

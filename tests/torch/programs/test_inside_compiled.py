@@ -32,6 +32,7 @@ from compiled_programs import (
     of_optimizer,
     sum_of_parts,
     training,
+    with_all_in_it,
     with_own_step,
     with_scaler,
 )
@@ -116,6 +117,14 @@ def test_an_optimizer_that_is_compiled_ends_steps_and_its_operation_is_named(how
 def test_steps_of_a_compiled_optimizer_are_counted_where_no_operation_is_heard(how, tmp_path):
     said = told(of_optimizer(how)(None), tmp_path, "steps", STEPS)
     assert said.status == "clean" and f"in {STEPS} steps" in said.run.report["verdict"]["headline"], said.show()
+
+
+def test_a_whole_step_in_one_compiled_function_is_told_as_it_is_written(tmp_path):
+    said = told(with_all_in_it(BAD), tmp_path / "bad", "live", STEPS)
+    assert said.what == ("overflow", "aten::_to_copy", "forward", "net.first"), said.show()
+    assert said.first["step"] == BAD and len(said.loud) == 1, said.show()
+    torch.compiler.reset()
+    assert_silent(with_all_in_it(None), tmp_path / "twin", "live", STEPS)
 
 
 def test_parameters_that_a_compiled_function_writes_end_a_step(tmp_path):

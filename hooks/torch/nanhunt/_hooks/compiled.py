@@ -169,7 +169,11 @@ def _run(session: Session, original: Callable[..., Any], graph: Any, inputs: Any
         if session.tap is tap:
             tap.drop_graph()
         raise
+    phase = session.state.phase
+    if phase == lib.DATA and kept is not None and kept.graph is not None and kept.graph.is_forward:
+        session.state.phase = lib.FORWARD  # of a model that is called inside of a function that is compiled
     without_modes(_end, session, result, written, kept)
+    session.state.phase = phase
     return result
 
 

@@ -57,6 +57,7 @@ class Graph:
     def __init__(self, module: torch.fx.GraphModule, is_backward: bool, is_inference: bool, number: int | None) -> None:
         self.is_backward, self.is_inference = is_backward, is_inference
         self.forward = _forwards.get(number) if is_backward and number is not None else None  # that saved what it reads
+        self.is_forward = not is_backward and not is_inference
         self.prefixes: dict[str, str] = {}  # paths of roots, as far as they were found
         self.results: int | None = None  # so many are the program's: what follows is saved for backward
         self.draws = False      # random numbers

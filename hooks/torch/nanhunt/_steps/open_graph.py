@@ -134,7 +134,10 @@ class GraphOpener:
         here = call_site() if results is not None else ""  # for the optimizers of PyTorch
 
         def place(node: Node) -> None:
-            tap.place(_module(node, prefixes), _site(node) or here)
+            path = _module(node, prefixes)
+            if not path and not session.roots and node.root != "self":  # no module is called but inside of graphs
+                path = plain_path(node.root, node.path)
+            tap.place(path, _site(node) or here)
 
         random = torch.get_rng_state()
         tap.library.silence(1)
