@@ -32,7 +32,7 @@ class Drops:
         self._last: weakref.ref[torch.Tensor] | None = None  # the one that was found last
         self._versions = 0, 0  # torch's counts of writes to it and to its gradient, after backward
         self.drops = False    # gradients are being given up
-        self._notified = False    # ... and listeners have been told
+        self.notified = False    # ... and listeners have been told
         self._looks = False   # the program reads numbers made of gradients, as far as ops are heard
         self._bad = False     # ... and were not finite
 
@@ -43,7 +43,6 @@ class Drops:
                 yield from root.parameters()
 
     def after_backward(self) -> None:
-        self._notified = False
         try:
             last = self._last() if self._last is not None else None
             if last is None or last.grad is None:  # one that had one before most often has one again
@@ -57,7 +56,7 @@ class Drops:
 
     def may_come(self) -> bool:
         session = self._session
-        if self._notified or session.tracker.passed or session.exact:
+        if self.notified or session.tracker.passed or session.exact:
             return False
         return bool(session.judge.facts() & HAS_GRADIENTS)
 
@@ -73,7 +72,7 @@ class Drops:
 
     def _notify(self) -> None:
         session = self._session
-        self._notified = self.drops = True
+        self.notified = self.drops = True
         session.notify("on_drop")
         self.drops = False
         if session.tap is not None:
@@ -90,7 +89,7 @@ class Drops:
         """Before the next forward: whether the step is over without an optimizer."""
         if not self._session.judge.facts() & HAS_GRADIENTS:
             return False
-        if not self._notified and self._are_abandoned():
+        if not self.notified and self._are_abandoned():
             self._notify()
         return self._bad
 
@@ -113,4 +112,4 @@ class Drops:
         self._looks = self._looks or bool(self._session.state.looked)
         self._session.state.looked = 0
         self.began, self.with_gradient = None, []
-        self._notified = self._bad = False
+        self.notified = self._bad = False

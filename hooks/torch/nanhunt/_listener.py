@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from nanhunt._nested import tensors_in
+from nanhunt._pytorch import no_torch_function
 
 
 class RootCall:
@@ -36,8 +37,16 @@ class RootCall:
             self.tensors += tensors_in(kwargs)
         self.inputs: list[weakref.ref[torch.Tensor]] = []  # those of them that are floating
         for _, t in self.tensors:
-            if t.is_floating_point():
+            if t.is_floating_point() if type(t) is torch.Tensor else _is_floating(t):
                 self.inputs.append(weakref.ref(t))
+
+
+def _is_floating(t: torch.Tensor) -> bool:
+    try:
+        with no_torch_function():  # a subclass of the user's is not asked
+            return t.is_floating_point()
+    except Exception:  # it is no tensor that could be read
+        return False
 
 
 class Listener:

@@ -455,6 +455,8 @@ class Session(lib.HasState):
             self.failed(error, "the end of a step")
         self.notify("on_step_recorded", step)
         self.tracker.end()
+        if not overran:
+            self.inputs = []
         self.overran = False
         self.facts, self.scaler = StepFacts(), None
         self.judge.end(ending, overran)

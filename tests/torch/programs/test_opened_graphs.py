@@ -308,6 +308,23 @@ class Large(Exceeds):
         return ((x * self.weight).half().exp() * 1e-3).float().sum()
 
 
+class Stored(Different):
+    """What the kernel keeps is too large only where a product takes it."""
+
+    bad = 1.0
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((64, 64), 100.0))
+
+    def input(self, spoilt):
+        return super().input(spoilt) * (1.0 if spoilt else 1e-3)
+
+    def forward(self, x):
+        h = x.half() * 300 * 300 / 1000
+        return (h @ self.weight.half()).float().mean()  # HERE
+
+
 class Total(Different):
     """Large numbers of either sign, which add up to 0 in one order and overflow in another."""
 
@@ -363,6 +380,14 @@ def test_an_operation_that_overflows_only_unfused_is_not_blamed(tmp_path):
     assert said.first["call_site"] == f"test_opened_graphs.py:{line_of(Exceeds)}", said.first
     torch.compiler.reset()
     assert_silent(different(Large), tmp_path / "twin", "live", STEPS)
+
+
+def test_an_operation_that_takes_what_a_kernel_kept_has_its_own_line(tmp_path):
+    said = told(different(Stored), tmp_path / "bad", "live", STEPS)
+    assert said.what[:2] == ("overflow", "aten::mm"), said.show()
+    assert said.first["call_site"] == f"test_opened_graphs.py:{line_of(Stored)}", said.first
+    torch.compiler.reset()
+    assert_silent(different(Stored, None), tmp_path / "twin", "live", STEPS)
 
 
 def test_a_sum_that_overflows_in_the_order_of_the_kernel_alone_is_told_as_that(tmp_path):

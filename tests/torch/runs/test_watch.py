@@ -298,6 +298,59 @@ def test_gradients_that_a_closure_makes_are_seen_at_the_boundary(tmp_path):
     assert any("fc2.weight" in sink for sink in first.sinks)
 
 
+@pytest.mark.parametrize("level", ["live", "steps"])
+def test_bad_gradients_that_an_optimizer_makes_and_drops_itself_are_seen(level, tmp_path):
+    class Spoilt(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * float("nan")
+
+    class Own(torch.optim.SGD):
+        """Asks no closure: it has a loss of its own."""
+
+        def step(self, closure=None):
+            y = net(torch.ones(2, 4))
+            (Spoilt.apply(y) if watch.step_number == 3 else y).sum().backward()
+            with torch.no_grad():
+                for p in net.parameters():
+                    p.sub_(torch.nan_to_num(p.grad) * 0.1)
+                    p.grad = None
+
+    net = torch.nn.Linear(4, 4)
+    optimizer = Own(net.parameters(), lr=0.1)
+    with nanhunt.watch(net, optimizer, out=tmp_path / "run", level=level, quiet=True) as watch:
+        for _ in range(6):
+            optimizer.step()
+    (first, *_) = nanhunt.load(tmp_path / "run").findings
+    assert first.step == 3 and nanhunt.load(tmp_path / "run").verdict == "fault"
+
+
+@pytest.mark.parametrize("level", ["live", "ops", "steps"])
+def test_a_subclass_that_a_module_is_given_is_asked_nothing_more(level, tmp_path):
+    asked = []
+
+    class Asked(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            asked.append(getattr(func, "__name__", ""))
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    net, optimizer = made()
+
+    def run():
+        asked.clear()
+        net(batches(1)[0].as_subclass(Asked))
+        return list(asked)
+
+    alone = run()
+    with nanhunt.watch(net, optimizer, out=tmp_path / "run", level=level, quiet=True):
+        assert run() == alone
+
+
 def test_lbfgs_which_calls_its_closure_many_times_is_watched_and_not_changed(tmp_path):
     def fit(watched: bool) -> torch.Tensor:
         torch.manual_seed(0)

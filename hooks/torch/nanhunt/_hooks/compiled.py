@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import functools
 import sys
-import weakref
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -21,7 +20,6 @@ from nanhunt._step_judge import HAS_GRADIENTS
 from nanhunt._steps.open_graph import GraphOpener, Inputs
 from nanhunt._tap.plain import PLAIN
 from nanhunt._tap.tap_library import unheard
-from nanhunt._weak_id_dict import WeakIdDict
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -32,10 +30,18 @@ _COMPILES = ("_compile_fx_inner", "fx_codegen_and_compile")  # from 2.6 on, and 
 Put = Callable[[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]], object]
 _begins: Callable[..., None] | None = None  # what is called when a compilation begins
 Step = Callable[[torch.optim.Optimizer, Any, Any], Any]  # (optimizer, arguments of its step)
-# What is called before and after an optimizer steps, and with its id when it has inside of a graph.
-Steps = tuple[Step, Step, Callable[[int], object]]
+
+
+class Steps(NamedTuple):
+    """What is called before and after an optimizer steps."""
+
+    before: Step
+    after: Step
+    running: Mapping[int, int]  # optimizers that step now, by id
+    in_graphs: set[int]         # those that have stepped in a graph since the last backward
+
+
 steps: Steps | None = None
-_stepped: WeakIdDict[tuple[int, list[weakref.ref[torch.optim.Optimizer]]]] = WeakIdDict()  # by graphs that write
 
 
 def expect(watching: Callable[[], Session | None], put: Put) -> None:
@@ -119,40 +125,42 @@ def _heard(watching: Callable[[], Session | None], original: Callable[..., Any])
         session = watching()
         if session is None or not session.hears(trains=False):
             return original(graph, inputs)
-        if getattr(graph, "mutated_input_idxs", None) and session.judge.facts() & HAS_GRADIENTS:
+        if (getattr(graph, "mutated_input_idxs", None) and steps is not None and not steps.running
+                and session.judge.facts() & HAS_GRADIENTS and not session.is_inside()):
             stepping = without_modes(_optimizers_of, session, graph, inputs)
-            if stepping and steps is not None:
-                return _step(session, stepping, steps, functools.partial(_run, session, original, graph, inputs))
+            if stepping:
+                return _step(steps, stepping, functools.partial(_run, session, original, graph, inputs))
         return _run(session, original, graph, inputs)
 
     return called
 
 
 def _optimizers_of(session: Session, graph: Any, inputs: Any) -> list[torch.optim.Optimizer]:
-    """Those that step inside of it, and not around it: it writes their parameters."""
+    """Those that step inside of it: it writes parameters of theirs, and reads their gradients."""
     try:
-        known, alive = _stepped.get(id(graph)), len(session.tracker.alive)
-        if known is None or known[0] != alive:
-            written = {inputs[i].data_ptr() for i in graph.mutated_input_idxs if type(inputs[i]) in PLAIN}
-            known = alive, [weakref.ref(o) for o in session.tracker.alive if any(
-                p.requires_grad and type(p) in PLAIN and p.data_ptr() in written
-                for group in o.param_groups for p in group["params"])]
-            _stepped.set(graph, known)
-        found = [optimizer for optimizer in [reference() for reference in known[1]] if optimizer is not None]
-        return [optimizer for optimizer in found if id(optimizer) not in session.tracker.passed]
+        given = {t.data_ptr() for t in inputs if type(t) in PLAIN}
+        written = {inputs[i].data_ptr() for i in graph.mutated_input_idxs if type(inputs[i]) in PLAIN} - {0}
+        found = []
+        for optimizer in session.tracker.alive if written else ():
+            gradients = [p.grad for group in optimizer.param_groups for p in group["params"]
+                         if type(p) in PLAIN and p.grad is not None and p.data_ptr() in written]
+            if gradients and all(type(g) in PLAIN and g.layout is torch.strided and g.data_ptr() in given
+                                 for g in gradients):
+                found.append(optimizer)
+        return found
     except Exception as error:
         session.failed(error, "an optimizer in a compiled graph")
         return []
 
 
-def _step(session: Session, optimizers: Sequence[torch.optim.Optimizer], around: Steps,
-          run: Callable[[], Any]) -> Any:
-    for optimizer in optimizers:
-        around[0](optimizer, (optimizer,), {})
+def _step(around: Steps, optimizers: Sequence[torch.optim.Optimizer], run: Callable[[], Any]) -> Any:
+    begins = [one for one in optimizers if id(one) not in around.in_graphs]  # others go on, in a further graph
+    for optimizer in begins:
+        around.before(optimizer, (optimizer,), {})
     result = run()
-    for optimizer in optimizers:
-        around[1](optimizer, (optimizer,), {})
-        around[2](id(optimizer))
+    for optimizer in begins:
+        around.after(optimizer, (optimizer,), {})
+        around.in_graphs.add(id(optimizer))
     return result
 
 
@@ -217,7 +225,7 @@ def _end(session: Session, result: Any, written: Written, inputs: Inputs | None)
             try:
                 verdict = tap.judge_graph([*shown, *wrote], len(wrote), inputs.addresses)
                 if verdict:
-                    opened = opener.open(inputs, verdict, [*result, *wrote])
+                    opened = opener.open(inputs, verdict, (result, written))
                 else:
                     made = shown
             finally:
@@ -240,7 +248,7 @@ def _end(session: Session, result: Any, written: Written, inputs: Inputs | None)
 
 def _mark_parameters(session: Session, tap: Tap, wrote: Sequence[torch.Tensor]) -> None:
     """Those that a bad graph has written, as they are now."""
-    at = {t.data_ptr() for t in wrote}
+    at = {t.data_ptr() for t in wrote} - {0}
     found = [(p, path) for p, path in session.parameter_names.items_alive() if type(p) in PLAIN and p.data_ptr() in at]
     tap.mark(tap.named(found), array("q", [lib.MARK_PARAMETER] * len(found)))
 

@@ -117,7 +117,7 @@ class Graph:
         if isinstance(func, torch._ops.OpOverload):
             name = func._schema.name.rpartition("::")[2]
             self.draws = self.draws or torch.Tag.nondeterministic_seeded in func.tags or name in _DRAWS
-            self.reads_memory = self.reads_memory or name in MEMORY
+            self.reads_memory = self.reads_memory or func.namespace == "aten" and name in MEMORY
         made = [t for t in _flat(meta.get("val")) if isinstance(t, torch.Tensor)]
         if any(t.device.type != "cpu" for t in made):
             self.lack = "It is not looked into on a device."

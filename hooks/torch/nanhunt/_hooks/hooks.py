@@ -85,7 +85,7 @@ def install(session: Session) -> None:
     if session.options.kernels and hasattr(profile, "_prepare_trace"):
         _patches.put(profile, "_prepare_trace", _profiler)
     _patches.hook_steps(_before_step, _after_step)
-    compiled.steps = _before_step, _after_step, _in_graph.add
+    compiled.steps = compiled.Steps(_before_step, _after_step, _steps_of, _in_graph)
     session.in_backward = _runs_backward  # type: ignore[method-assign]
     endings.install(session)
 
@@ -362,6 +362,7 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
     global _in_backward, _had_backward
     if _in_backward:  # a checkpoint's own
         return original(*args, **kwargs)
+    in_step = bool(_steps_of)
     if args and hasattr(args[0], "__next__"):  # it can be read once only
         args = (tuple(args[0]), *args[1:])
     elif hasattr(kwargs.get("tensors"), "__next__"):
@@ -395,7 +396,7 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
     finally:
         _in_backward -= 1
         _had_backward = True
-        if _steps_of:
+        if in_step:
             session.notify("after_backward_in_step")
         session.state.phase = before if before != lib.BACKWARD else lib.LOSS
 
@@ -409,6 +410,7 @@ def _begin_backward(session: Session, losses: tuple[Any, ...], gradients: Any) -
     if session.tracker.passed:
         session.begins_work()
     try:
+        session.drops.notified = False
         if session.drops.began is None and session.recorder is not None:
             session.drops.began = session.recorder.next_seq()
         if not session.roots:

@@ -32,8 +32,9 @@ class Opened:
     lack: str = ""            # why it was left before its end
     only_fused: list[int] = field(default_factory=list)  # nodes that are bad only as a fused kernel computes them
 
-    def results(self) -> list[Any]:
-        return [*self.made, *self.written.values()]
+    def beside(self, made: Sequence[Any], written: Sequence[tuple[int, torch.Tensor]]) -> list[tuple[Any, Any]]:
+        """Each result beside what the graph gave, or wrote into the input of that number."""
+        return [*zip(self.made, made), *((self.written.get(number), t) for number, t in written)]
 
 
 def is_bad(t: Any) -> bool:
@@ -67,7 +68,7 @@ class GraphRun:
             for result in node.last_of:
                 self._results.pop(result, None)
         with unheard():
-            opened.bad = [t for t in opened.results() if is_bad(t)]
+            opened.bad = [t for t in (*opened.made, *opened.written.values()) if is_bad(t)]
         return opened
 
     def _compute(self, number: int, node: Node) -> bool:
@@ -76,14 +77,11 @@ class GraphRun:
         try:
             if time.monotonic() > self._ends:
                 raise TimeoutError("it takes too long")
-            if self._place is not None:
+            is_fused = self.opened.fused and _is_fused(node)
+            args, kwargs = self._filled(args, is_fused), self._filled(kwargs, is_fused)
+            if self._place is not None:  # after what is stored for it, which has places of its own
                 self._place(node)
-            if self.opened.fused and _is_fused(node):
-                args, kwargs = self._filled(args, wide=True), self._filled(kwargs, wide=True)
-                result = _run_wide(node, args, kwargs)
-            else:
-                args, kwargs = self._filled(args), self._filled(kwargs)
-                result = _run(node, args, kwargs)
+            result = (_run_wide if is_fused else _run)(node, args, kwargs)
         except Exception as error:
             self.opened.lack = f"Not all of it could be computed op by op: {error}"[:300]
             with unheard():  # what is bad is handed on by the op that is left out
@@ -111,10 +109,11 @@ class GraphRun:
 
     def _wide(self, number: int) -> Any:
         t = self._results[number]
-        if isinstance(t, torch.Tensor) and t.dtype in (torch.float16, torch.bfloat16):
-            with unheard():
-                return t.float()
-        return t
+        if not isinstance(t, torch.Tensor) or t.dtype not in (torch.float16, torch.bfloat16):
+            return t
+        if self._place is not None:
+            self._place(self.opened.graph.nodes[number])
+        return t.float()
 
     def _stored(self, number: int) -> Any:
         """Rounded, as it is where a kernel stores it."""
@@ -146,17 +145,15 @@ def refs(value: Any) -> Iterator[int]:
         yield from refs([value.start, value.stop, value.step])
 
 
-def leads_to(graph: Graph, number: int, end: int) -> bool:
-    todo, seen = [end], {end}
+def sources_of(graph: Graph, ends: Sequence[int]) -> set[int]:
+    """These nodes, and those whose results lead to them."""
+    todo, seen = list(ends), set(ends)
     while todo:
-        one = todo.pop()
-        if one == number:
-            return True
-        for before in refs(graph.nodes[one]):
-            if before not in seen and before >= number:
+        for before in refs(graph.nodes[todo.pop()]):
+            if before not in seen:
                 seen.add(before)
                 todo.append(before)
-    return False
+    return seen
 
 
 def _is_cast(node: Node) -> bool:
@@ -186,7 +183,7 @@ def _run(node: Node, args: Any, kwargs: Any) -> Any:
     if isinstance(func, torch._ops.OpOverload):
         if func is torch.ops.prims.convert_element_type.default:  # what the compiler makes of a cast
             return torch.ops.aten._to_copy.default(args[0], dtype=args[1])
-        if func._opname in MEMORY:  # nobody knows what the kernel found there
+        if func.namespace == "aten" and func._opname in MEMORY:  # nobody knows what the kernel found there
             with unheard():
                 return func(*args, **kwargs).zero_()
         if func.namespace in _RUN and not func._schema.is_mutable and func._schema.returns:

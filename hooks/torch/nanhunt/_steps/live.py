@@ -260,7 +260,7 @@ class Live(Listener):
             self._hold = None
             return
         fate = session.judge.end_held(session.state.step, session.mode is StepMode.KEPT, self._narrow)
-        if fate == DROPPED and session.judge.was_left_out():
+        if session.judge.was_left_out() and fate == DROPPED:
             session.note(LEFT_OUT)
         if session.facts.skipped:  # no healthy step, whose infinities would be harmless from then on
             session.state.left_bad = 1
@@ -282,9 +282,10 @@ class Live(Listener):
                 left_bad = hold.left_bad or before != self._lasting
                 wants = wanted or hold.is_wanted
                 kept = kept or (left_bad or wants) and bool(judge.keeps(step, left_bad, wants))
-                if judge.end_held(step, kept, narrow) == DROPPED:
+                is_dropped, was_left_out = judge.end_held(step, kept, narrow) == DROPPED, bool(judge.was_left_out())
+                if is_dropped:
                     action = lib.DROP
-                    if judge.was_left_out():
+                    if was_left_out:
                         self.session.note(LEFT_OUT)
             finally:
                 skipped = any(facts.skipped for facts in hold.facts)

@@ -15,7 +15,7 @@ from nanhunt import _library as lib
 from nanhunt._hooks.graphs import Graph, Node, Ref
 from nanhunt._names import plain_path
 from nanhunt._pytorch import below_autograd, no_autocast
-from nanhunt._steps.graph_run import GraphRun, Opened, leads_to
+from nanhunt._steps.graph_run import GraphRun, Opened, sources_of
 from nanhunt._steps.trial import OTHER_KERNEL, WIDER, first_bad
 from nanhunt._tap.places import call_site, report_once
 from nanhunt._tap.plain import DTYPES, PLAIN
@@ -34,6 +34,8 @@ _ROOM = 256 << 20        # bytes of inputs that are kept while a graph runs, whi
 _ROOM_COPIES = 64 << 20  # ... and of those that it writes over
 MADE_NAN, GIVEN_NAN, INFINITE = 1, 2, 3  # CompiledGraphs::Verdict of the tap
 _ENOUGH = "It was looked into before, in as many steps as is done."
+
+Results = tuple[Sequence[Any], Sequence["tuple[int, torch.Tensor]"]]  # of a graph; and of its inputs what it wrote
 
 
 class Inputs:
@@ -105,7 +107,7 @@ class GraphOpener:
             self._infinite.set(graph, (step, row))
         return row & (row - 1) != 0
 
-    def open(self, inputs: Inputs, verdict: int, results: Sequence[Any]) -> Opened | None:
+    def open(self, inputs: Inputs, verdict: int, results: Results) -> Opened | None:
         """`results`: what it gave and wrote. A backward that was given NaN by its forward has that one opened."""
         assert inputs.graph is not None
         if verdict == INFINITE and self._is_infinite_again(inputs.graph):
@@ -125,7 +127,7 @@ class GraphOpener:
         finally:
             state.phase = phase
 
-    def _open(self, inputs: Inputs, results: Sequence[Any] | None) -> Opened:
+    def _open(self, inputs: Inputs, results: Results | None) -> Opened:
         graph, session, tap = inputs.graph, self.session, self.session.tap
         assert tap is not None and graph is not None
         prefixes, began = _prefixes(session, inputs, graph), time.monotonic()
@@ -145,12 +147,13 @@ class GraphOpener:
             with torch.no_grad(), no_autocast(), below_autograd():
                 is_fused, only_fused = False, list[int]()
                 if graph.keeps_wide:
+                    third = (ends - began) / 3  # at most, for each
                     with unheard():
-                        rounded = GraphRun(graph, inputs.given, ends).run()
+                        rounded = GraphRun(graph, inputs.given, began + third).run()
                         torch.set_rng_state(random)
-                        fused = GraphRun(graph, inputs.given, ends, fused=True).run()
+                        fused = GraphRun(graph, inputs.given, began + 2 * third, fused=True).run()
+                        is_fused = _is_fused_otherwise(graph, rounded, fused, results)
                     torch.set_rng_state(random)
-                    is_fused = _is_fused_otherwise(graph, rounded, fused, results)
                     only_fused = [number for number in fused.births if number not in rounded.births]
                 opened = GraphRun(graph, inputs.given, ends, is_fused, place).run()
                 opened.only_fused = only_fused
@@ -192,8 +195,7 @@ class GraphOpener:
                 "It may read memory that nothing has written: computed op by op with 0 there, it is finite."
                 if opened.graph.reads_memory else "")
             with unheard():
-                pairs = [*zip(opened.made, results), *((opened.written.get(i), t) for i, t in written)]
-                for ours, its in () if lack else pairs:
+                for ours, its in () if lack else opened.beside(results, written):
                     at = first_bad(its) if type(its) in PLAIN else -1
                     if at >= 0 and isinstance(ours, torch.Tensor) and ours.shape == its.shape:
                         number, dtype = float(ours.reshape(-1)[at]), its.dtype
@@ -223,20 +225,20 @@ def _why_not(inputs: Sequence[Any], graph: Graph | None = None) -> str:
     return ""
 
 
-def _is_fused_otherwise(graph: Graph, rounded: Opened, fused: Opened, results: Sequence[Any] | None) -> bool:
+def _is_fused_otherwise(graph: Graph, rounded: Opened, fused: Opened, results: Results | None) -> bool:
     """Whether a 16-bit op is bad as the program is written, and was not in the fused kernel: what it made was too large
     to be stored, was kept in fp32, and is not what was bad in the end."""
     if rounded.lack or fused.lack or not fused.births:
         return False
-    stored = [end for end, is_stored in fused.births.items() if is_stored]
-    if all(number in fused.births or any(leads_to(graph, number, end) for end in stored) for number in rounded.births):
+    stored = sources_of(graph, [end for end, is_stored in fused.births.items() if is_stored])
+    if all(number in fused.births or number in stored for number in rounded.births):
         return False
     return _is_bad_alike(fused, results) or not _is_bad_alike(rounded, results)
 
 
-def _is_bad_alike(opened: Opened, results: Sequence[Any] | None) -> bool:
+def _is_bad_alike(opened: Opened, results: Results | None) -> bool:
     """Whether the same elements are bad as in what the graph gave. None: that is not at hand."""
-    for ours, its in zip(opened.results(), results or ()):
+    for ours, its in opened.beside(*results) if results is not None else ():
         if type(ours) in PLAIN and type(its) in PLAIN and its.is_floating_point() and ours.shape == its.shape and (
                 not torch.equal(ours.isfinite(), its.isfinite())):
             return False

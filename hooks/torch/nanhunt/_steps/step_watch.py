@@ -157,12 +157,11 @@ class StepWatch(Listener):
     def parameters(self) -> list[tuple[_Tensor, str]]:
         """Of all roots and optimizers."""
         session = self.session
-        key: tuple[Any, ...] = (session.parameter_names.changes, len(session.roots), bool(session.threads.others),
-                                len(session._used))
+        key = [session.parameter_names.changes, len(session.roots), len(session.threads.others), len(session._used)]
         for kept in session._kept:
             optimizer = kept()
             if optimizer is not None:
-                key = *key, id(optimizer), len(optimizer.param_groups)
+                key += id(optimizer), len(optimizer.param_groups)
         if key != self._parameters_key:
             self._parameters_key = key
             found: dict[int, tuple[_Tensor, str]] = {}
@@ -202,8 +201,9 @@ class StepWatch(Listener):
                 raise
         else:
             bad_weights: list[str] = []
-            grows = bool(paths) and self.weigh(facts, step, paths, words, bool(session.judge.facts() & SCALED))
-            if paths and reads != READS_AGAIN and self.weights_are_due(step, grows):
+            again, scaled = reads == READS_AGAIN, bool(session.judge.facts() & SCALED)
+            grows = bool(paths) and self.weigh(facts, step, paths, words, scaled, again)
+            if paths and not again and self.weights_are_due(step, grows):
                 paths, words, bad_weights = self._reader.gradients(self.parameters(), weights=True)
                 self.keep_weights(step, paths, words, bad_weights)
             if bad or self._was_bad:
@@ -219,14 +219,17 @@ class StepWatch(Listener):
 
     # Of any boundary, when its readings are there.
     def weigh(self, facts: StepFacts, step: int, paths: list[str], words: tuple[Sequence[float], Sequence[float]],
-              scaled: bool) -> bool:
-        """Keeps norms of gradients, as the optimizer will use them. Whether they have grown."""
+              scaled: bool, again: bool = False) -> bool:
+        """Keeps norms of gradients, as the optimizer will use them. Whether they have grown, where they were not read
+        before in the step."""
         norms, amaxes = words
         scale = self.session.last_scale if scaled else 1.0
         if scale != 1.0 and scale > 0:
             norms, amaxes = [n / scale for n in norms], [a / scale for a in amaxes]
         facts.gradient_norm = norm = math.hypot(*norms)
         self._norms.append((step, paths, norms, amaxes))
+        if again:
+            return False
         smallest = min(self._gradient_norms, default=math.inf)
         self._gradient_norms.append(norm)
         return not norm <= _GROWS * smallest

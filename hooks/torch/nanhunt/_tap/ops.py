@@ -48,7 +48,7 @@ class OpsLevel(Listener):
             return
         if call.index == 0:
             tap.begin_step()
-        number = session.places.names.get(id(call.module))
+        number = session.places.roots.get(id(call.module))
         tap.enter_root(session.places.number_of(call) if number is None else number)
         self.marks.mark_call(tap, call)
         if lasting.looks_for_graphs:

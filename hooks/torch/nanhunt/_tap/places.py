@@ -26,7 +26,7 @@ class Places:
     def __init__(self, tap: Tap) -> None:
         self._tap = tap
         self.names: WeakIdDict[int] = WeakIdDict()     # of modules of all roots: the numbers of their paths
-        self._roots: WeakIdDict[str] = WeakIdDict()
+        self.roots: WeakIdDict[int] = WeakIdDict()     # those of roots
         self._enter, self._exit = tap.library.enter, tap.library.exit
 
     @property
@@ -35,14 +35,14 @@ class Places:
 
     def number_of(self, call: RootCall) -> int:
         """Of the path of a root."""
-        if id(call.module) not in self._roots:
-            self._roots.set(call.module, call.name)
+        if id(call.module) not in self.roots:
             inner = plain_module(call.module)
             for name, module in inner.named_modules():
                 path = plain_path(call.name, name) or type(inner).__name__
                 self.names.set_new(module, self._tap.text(path))
             self.names.set_new(call.module, self.names[id(inner)])
-        return self.names[id(call.module)]
+            self.roots.set(call.module, self.names[id(call.module)])
+        return self.roots[id(call.module)]
 
     # Called for every module: with as little in between as can be. A closed tap has no handle.
     def enter(self, module: torch.nn.Module) -> None:
