@@ -17,6 +17,7 @@ from nanhunt._device import is_away
 from nanhunt._hooks.scaler import peek
 from nanhunt._listener import Listener
 from nanhunt._nested import tensors_in
+from nanhunt._pytorch import no_torch_function
 from nanhunt._step_judge import CLIPPED, READS_AGAIN, SCALE_APPLIED, SCALED, SUSPECT, TRAINED, UNSCALED
 from nanhunt._step_mode import StepMode
 from nanhunt._steps.bad_steps import BadSteps, Norms, StepSnapshot
@@ -65,7 +66,8 @@ class StepWatch(Listener):
 
     # Root calls.
     def on_root_exit_unheard(self, output: Any) -> None:
-        self._returned = [weakref.ref(t) for _, t in tensors_in(output) if t.numel() == 1]
+        with no_torch_function():  # a subclass of the user's is not asked
+            self._returned = [weakref.ref(t) for _, t in tensors_in(output) if t.numel() == 1]
 
     # Backward.
     def before_backward(self, tensors: Sequence[_Tensor]) -> None:
