@@ -26,8 +26,9 @@ class CompiledGraphs {
 
   explicit CompiledGraphs(Rows& rows) : rows_(rows) {}
 
-  // `kept`: who calls it keeps them until it has run, so they are looked at where that is wanted.
-  void begin(const c10::List<at::Tensor>& inputs, bool kept) {
+  // `kept`: of each input, whether who calls it keeps it as it is until the graph has run. Others may be freed or written
+  // over by then: their memory is not read after this.
+  void begin(const c10::List<at::Tensor>& inputs, const std::vector<bool>& kept) {
     rows_.held.launch_looks();  // what it writes is not known yet
     if (plan_ == nullptr) {
       const auto op = c10::Dispatcher::singleton().findSchema({"nanhunt_tap::compiled_graph", ""});
@@ -40,7 +41,11 @@ class CompiledGraphs {
     if (plan_ != nullptr) {
       rows_.before(*plan_, {inputs}, *given);
       std::vector<const at::Tensor*> bad;
-      if (!kept && !given->inputs_finite) given->old = Births::taken(*plan_, given->args, {}, rows_.describer.identities, 0, bad);
+      const bool all_kept = std::find(kept.begin(), kept.end(), false) == kept.end();
+      if (!all_kept && !given->inputs_finite)
+        given->old = Births::taken(*plan_, given->args, {}, rows_.describer.identities, 0, bad);
+      for (std::size_t i = 0; i < inputs.size() && !all_kept; ++i)
+        if (!kept[i]) forget_memory(*given, inputs.get(i));
       given->args = {c10::IValue(c10::List<at::Tensor>())};
     }
     running_.push_back({std::move(given), {}, {}});
@@ -98,6 +103,11 @@ class CompiledGraphs {
   }
 
  private:
+  void forget_memory(Given& given, const at::Tensor& t) {
+    const auto quad = rows_.describer.describe(t, false);
+    for (std::size_t at = 0; quad && at + 1 < given.words.size(); at += kValueWords)
+      if (given.words[at + 1] == quad->word) given.words[at] = 0;
+  }
   // What it has made is looked at once.
   std::uint8_t look_at(const at::Tensor& t) {
     if (!t.has_storage() || !Describer::holds(t)) return 0;

@@ -355,9 +355,9 @@ NANHUNT_TAP void nanhunt_tap_mark_set(void* tap, const void* set, const std::int
 }
 
 // A compiled graph is about to run, and has run: `written` of what it was given, after what it gives; -1: it has raised.
-NANHUNT_TAP void nanhunt_tap_begin_graph(void* tap, const std::int64_t* tensors, std::size_t count, std::int32_t kept) {
+NANHUNT_TAP void nanhunt_tap_begin_graph(void* tap, const std::int64_t* tensors, std::size_t count, const std::int64_t* kept) {
   guarded(static_cast<Tap*>(tap), 0, "a compiled graph", [&] {
-    static_cast<Tap*>(tap)->graphs.begin(tensors_at(tensors, count), kept != 0);
+    static_cast<Tap*>(tap)->graphs.begin(tensors_at(tensors, count), std::vector<bool>(kept, kept + count));
     return 0;
   });
 }

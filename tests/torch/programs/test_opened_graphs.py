@@ -267,6 +267,26 @@ def test_a_graph_that_fills_memory_itself_is_opened(tmp_path):
     assert_silent(training(Filled)(None), tmp_path / "twin", "live", STEPS)
 
 
+def test_memory_that_a_graph_gives_back_while_it_runs_is_not_read(tmp_path):
+    """Its backward writes over what its forward saved, and frees it: read later, that would end the process."""
+
+    def build():
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
+                            nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten())  # fmt: skip
+        opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+        model = torch.compile(net)
+
+        def step(i):
+            opt.zero_grad()
+            model(torch.randn(64, 3, 32, 32)).square().mean().backward()
+            opt.step()
+
+        return step, net, opt
+
+    assert_silent(build, tmp_path, "ops", 3)
+
+
 # What the compiler computes otherwise than the program is written.
 class Different(nn.Module):
     good, bad = 0.5, 0.5  # what all of its input is

@@ -198,15 +198,17 @@ def _begin(session: Session, graph: Any, inputs: Any) -> tuple[Written, Inputs |
         if session.graphs is None:
             session.graphs = GraphOpener(session)
         kept = session.graphs.keep(graph_of(graph), inputs)
-        is_same = kept.may_open and not (kept.graph is not None and kept.graph.overwritten)
-        tap.begin_graph(kept.addresses if is_same else array("q", [t._cdata for t in inputs if type(t) in PLAIN]),
-                        kept.may_open)
+        if kept.may_open and not (kept.graph is not None and kept.graph.overwritten):
+            tap.begin_graph(kept.addresses, array("q", (1,)) * len(kept.addresses))
+        else:
+            given = [(t._cdata, kept.may_open and kept.given[i] is t) for i, t in enumerate(inputs) if type(t) in PLAIN]
+            tap.begin_graph(array("q", [at for at, _ in given]), array("q", [is_kept for _, is_kept in given]))
         writes = getattr(graph, "mutated_input_idxs", None) or ()
         return [(i, inputs[i]) for i in writes if type(inputs[i]) in PLAIN], kept
     except Exception as error:
         session.failed(error, "a compiled graph")
         if session.tap is not None:  # too many errors close the watch
-            session.tap.begin_graph(array("q"))
+            session.tap.begin_graph(array("q"), array("q"))
         return [], None
 
 

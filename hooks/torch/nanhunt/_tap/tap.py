@@ -189,9 +189,9 @@ class Tap:
         self.library.were_written(self.handle, tensors.handle)
 
     # Compiled graphs, each as one op.
-    def begin_graph(self, given: array[int], kept: bool = False) -> None:
-        """`given`: tensors by address. `kept`: they are, until it has run."""
-        self.library.begin_graph(self.handle, given.buffer_info()[0], len(given), kept)
+    def begin_graph(self, given: array[int], kept: array[int]) -> None:
+        """`given`: tensors by address. `kept`: 1 for each that stays as it is until the graph has run."""
+        self.library.begin_graph(self.handle, given.buffer_info()[0], len(given), kept.buffer_info()[0])
 
     def judge_graph(self, made: Sequence[torch.Tensor], written: int, given: array[int]) -> int:
         """Of one that has run: 1: it made NaN; 2: something bad, and was given NaN; 3: infinities. `written`: as many
