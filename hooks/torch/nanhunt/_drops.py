@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from nanhunt._session import Session
 
 
-def _versions_of(parameter: torch.Tensor) -> tuple[int, int]:
-    return parameter._version, 0 if parameter.grad is None else parameter.grad._version
-
-
 class Drops:
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -55,10 +51,9 @@ class Drops:
             self._session.failed(error, "the end of backward")
 
     def may_come(self) -> bool:
+        """Whether gradients that are there may be given up."""
         session = self._session
-        if self.notified or session.tracker.passed or session.exact:
-            return False
-        return bool(session.judge.facts() & HAS_GRADIENTS)
+        return not (self.notified or session.tracker.passed or session.exact)
 
     def before_clearing(self, cleared: Iterable[torch.Tensor]) -> None:
         """Gradients of these go. Whatever else has one is not given up."""
@@ -103,7 +98,7 @@ class Drops:
 
     def used_up(self) -> bool:
         """Since backward the parameter or its gradient was written, or the gradient was cleared."""
-        return self._is_gone() or any(_versions_of(p) != self._versions for p in self.with_gradient)
+        return any(p.grad is None or (p._version, p.grad._version) != self._versions for p in self.with_gradient)
 
     def _is_gone(self) -> bool:
         return any(p.grad is None for p in self.with_gradient)

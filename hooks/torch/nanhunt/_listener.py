@@ -19,14 +19,12 @@ class RootCall:
     """One outermost call of a module with trainable parameters, not inside backward. Grad mode is on, or a custom
     autograd function makes it (a checkpoint)."""
 
-    __slots__ = ("module", "name", "args", "kwargs", "index", "function", "raised", "tensors", "inputs")
+    __slots__ = ("module", "name", "index", "tensors", "inputs")
 
     def __init__(self, module: torch.nn.Module, name: str, args: tuple[Any, ...], kwargs: dict[str, Any],
-                 index: int, function: str = "") -> None:
-        self.function = function  # its name
-        self.module, self.name, self.args, self.kwargs = module, name, args, kwargs
+                 index: int) -> None:
+        self.module, self.name = module, name
         self.index = index  # of the call in its step, from 0
-        self.raised: type[BaseException] | None = None  # it ended by this
         self.tensors: list[tuple[str, torch.Tensor]] = []  # that it was given, by path: "0", "images"
         for i, given in enumerate(args):
             if isinstance(given, torch.Tensor):

@@ -136,7 +136,7 @@ def _heard(watching: Callable[[], Session | None], original: Callable[..., Any])
 
 
 def _optimizers_of(session: Session, graph: Any, inputs: Any) -> list[torch.optim.Optimizer]:
-    """Those that step inside of it: it writes parameters of theirs, and reads their gradients."""
+    """Optimizers that step inside of the graph: it writes parameters of theirs, and reads their gradients."""
     try:
         given = {t.data_ptr() for t in inputs if type(t) in PLAIN}
         written = {inputs[i].data_ptr() for i in graph.mutated_input_idxs if type(inputs[i]) in PLAIN} - {0}
@@ -239,8 +239,7 @@ def _end(session: Session, result: Any, written: Written, inputs: Inputs | None)
         raise
     try:
         seq = tap.end_graph([*made, *wrote], len(wrote), () if opened is None else opened.bad)
-        if seq >= 0 and inputs is not None and opener is not None and (
-                opened is not None or inputs.declined or not inputs.may_open):
+        if seq >= 0 and inputs is not None and opener is not None and (opened is not None or not inputs.may_open):
             opener.report(seq, inputs, opened, result, written)
         if wrote and (seq >= 0 or opened is not None):
             _mark_parameters(session, tap, wrote)

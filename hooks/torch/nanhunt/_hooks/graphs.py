@@ -50,14 +50,14 @@ class Node:
     path: str      # of the module, below that one
     frames: list[Frame]  # of the program and of packages, innermost first
     narrow: torch.dtype | None = None  # of its result, if that has 16 bits
+    reads: tuple[int, ...] = ()  # nodes whose results it reads
     last_of: tuple[int, ...] = ()  # results that nobody reads after it
 
 
 class Graph:
     def __init__(self, module: torch.fx.GraphModule, is_backward: bool, is_inference: bool, number: int | None) -> None:
-        self.is_backward, self.is_inference = is_backward, is_inference
+        self.is_backward, self.is_forward = is_backward, not is_backward and not is_inference
         self.forward = _forwards.get(number) if is_backward and number is not None else None  # that saved what it reads
-        self.is_forward = not is_backward and not is_inference
         self.prefixes: dict[str, str] = {}  # paths of roots, as far as they were found
         self.results: int | None = None  # so many are the program's: what follows is saved for backward
         self.draws = False      # random numbers
@@ -90,7 +90,8 @@ class Graph:
             stack = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}
             root, path = _path(next(reversed(stack.values()))[0]) if stack else ("", "")
             self.nodes.append(Node(node.op, node.name, node.target, args, kwargs, root, path,
-                                   _frames(meta.get("stack_trace") or ""), _narrow(meta.get("val"))))
+                                   _frames(meta.get("stack_trace") or ""), _narrow(meta.get("val")),
+                                   tuple(numbers[one] for one in node.all_input_nodes)))
         self.keeps_wide = self.keeps_wide and any(node.narrow for node in self.nodes)
         for result, reader in last.items():
             node = self.nodes[reader]

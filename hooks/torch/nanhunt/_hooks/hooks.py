@@ -85,7 +85,7 @@ def install(session: Session) -> None:
     if session.options.kernels and hasattr(profile, "_prepare_trace"):
         _patches.put(profile, "_prepare_trace", _profiler)
     _patches.hook_steps(_before_step, _after_step)
-    compiled.steps = compiled.Steps(_before_step, _after_step, _steps_of, _in_graph)
+    compiled.steps = compiled.Steps(_before_step, _after_step, _steps_of, _in_graphs)
     session.in_backward = _runs_backward  # type: ignore[method-assign]
     endings.install(session)
 
@@ -118,7 +118,7 @@ def _forget() -> None:
     global _root, _step_of_calls, _had_backward, _in_backward
     _root, _step_of_calls, _had_backward, _in_backward = None, -1, False, 0
     _steps_of.clear()
-    _in_graph.clear()
+    _in_graphs.clear()
     calls.forget()
     _is_root.clear()
     forget_parents()
@@ -194,9 +194,6 @@ def _module_called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         try:
             output = _call_module(module, *args, **kwargs)
             return output
-        except BaseException as error:
-            call.raised = type(error)
-            raise
         finally:
             _root_left(session, call, output)
     except BaseException as error:
@@ -250,10 +247,8 @@ def _begin_root(session: Session, module: torch.nn.Module, args: tuple[Any, ...]
     """The call as one of a root; None where it is none."""
     global _root, _calls, _step_of_calls, _had_backward, _validated
     try:
-        if session.tracker.unsure and not _in_backward:
+        if session.tracker.unsure:
             session.tracker.called.add(module)
-        if _in_backward:
-            return None
         known = _is_root.get(id(module))
         trainable, with_gradients = _trainable(module) if known is None else known, torch.is_grad_enabled()
         function = function_around() if trainable and not with_gradients else ""
@@ -285,7 +280,7 @@ def _begin_root(session: Session, module: torch.nn.Module, args: tuple[Any, ...]
         met = session.roots.get(id(module))
         name = met[1] if met is not None and met[0]() is module and session.state.step % LOOK_EVERY else (
             name_root(session, module))
-        _root = call = RootCall(module, name, args, kwargs, _calls, function)
+        _root = call = RootCall(module, name, args, kwargs, _calls)
         session.inputs = call.inputs
         _calls += 1
         session.state.phase = lib.FORWARD
@@ -406,7 +401,7 @@ def _begin_backward(session: Session, losses: tuple[Any, ...], gradients: Any) -
         session.inference.begin_training()
     if not _in_closure:
         _steps_of.clear()  # of one that raised
-        _in_graph.clear()
+        _in_graphs.clear()
     if session.tracker.passed:
         session.begins_work()
     try:
@@ -500,7 +495,7 @@ _SCALER_METHODS = {"scale": once("scale", scale), "unscale_": once("unscale_", u
 # Optimizers.
 # Optimizers that step, by id: how many calls of a step run inside of it, which a derived class makes.
 _steps_of: dict[int, int] = {}
-_in_graph: set[int] = set()  # those whose step was a compiled graph's; of the hooks around it the last may run still
+_in_graphs: set[int] = set()  # optimizers that have stepped in a compiled graph since the last backward
 
 
 def _optimizer_made(session: Session, original: Callable[..., Any], args: tuple[Any, ...],
@@ -584,8 +579,8 @@ def _after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Non
     session = _session
     if session is None or _is_compiling() or session.threads.watched != _this_thread() and not session.hears():
         return
-    if id(optimizer) in _in_graph and id(optimizer) not in _steps_of:
-        return
+    if id(optimizer) in _in_graphs and id(optimizer) not in _steps_of:
+        return  # a hook of PyTorch's around the graph that was its step
     if _steps_of.get(id(optimizer), 0):
         _steps_of[id(optimizer)] -= 1
         return

@@ -4,7 +4,7 @@ computes them, which keeps what 16-bit ops hand on in fp32 until it is stored.""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,7 +90,7 @@ class GraphRun:
         self._results[number] = result
         if self._place is None and any(is_bad(t) for t in (result if isinstance(result, (tuple, list)) else (result,))):
             self._bad.add(number)
-            if self._bad.isdisjoint(refs(node)):
+            if self._bad.isdisjoint(node.reads):
                 self.opened.births[number] = False
         return True
 
@@ -129,27 +129,11 @@ class GraphRun:
         return stored
 
 
-def refs(value: Any) -> Iterator[int]:
-    """Numbers of the nodes whose results a node reads."""
-    if isinstance(value, Node):
-        yield from refs(value.args)
-        yield from refs(value.kwargs)
-    elif isinstance(value, Ref):
-        yield value.node
-    elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from refs(one)
-    elif isinstance(value, dict):
-        yield from refs(list(value.values()))
-    elif isinstance(value, slice):
-        yield from refs([value.start, value.stop, value.step])
-
-
 def sources_of(graph: Graph, ends: Sequence[int]) -> set[int]:
     """These nodes, and those whose results lead to them."""
     todo, seen = list(ends), set(ends)
     while todo:
-        for before in refs(graph.nodes[todo.pop()]):
+        for before in graph.nodes[todo.pop()].reads:
             if before not in seen:
                 seen.add(before)
                 todo.append(before)

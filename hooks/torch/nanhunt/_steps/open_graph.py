@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from nanhunt._session import Session
 
 _IN_VAIN = 2             # steps in which a graph is opened though nothing was bad inside
-_NEAR = 8                # steps: infinities that come so soon again are of one row, which may be meant
-_SECONDS = 30.0          # that all of it may take in a run, whatever share of it that is; more as far as it takes
-_SHARE = 0.01            # ... at most this share
+_NEAR = 8                # steps: infinities that come again within so many are one streak, which may be meant
+_SECONDS = 30.0          # that opening graphs may take in a run
+_SHARE = 0.01            # of a run that it may take, where that is more
 _ROOM = 256 << 20        # bytes of inputs that are kept while a graph runs, which may free them
 _ROOM_COPIES = 64 << 20  # ... and of those that it writes over
-MADE_NAN, GIVEN_NAN, INFINITE = 1, 2, 3  # CompiledGraphs::Verdict of the tap
-_ENOUGH = "It was looked into before, in as many steps as is done."
+GIVEN_NAN, INFINITE = 2, 3  # of CompiledGraphs::Verdict of the tap
+_ENOUGH = "It was looked into before, as often and as long as is done."
 
 Results = tuple[Sequence[Any], Sequence["tuple[int, torch.Tensor]"]]  # of a graph; and of its inputs what it wrote
 
@@ -41,14 +41,13 @@ Results = tuple[Sequence[Any], Sequence["tuple[int, torch.Tensor]"]]  # of a gra
 class Inputs:
     """Of a graph that runs, kept until it has."""
 
-    __slots__ = ("graph", "given", "tensors", "addresses", "lack", "declined", "versions")
+    __slots__ = ("graph", "given", "tensors", "addresses", "lack", "versions")
 
     def __init__(self, graph: Graph | None, given: Sequence[Any], lack: str = "") -> None:
         self.graph, self.given = graph, given
         self.tensors = [t for t in given if type(t) in PLAIN]
         self.addresses = array("q", [t._cdata for t in self.tensors])
-        self.lack = lack  # why it will not be opened; without a graph: ""
-        self.declined = ""  # why it was not, though something bad came out of it
+        self.lack = lack  # why it is not opened; "" without a graph: nobody has seen its operations
         self.versions: list[int] = []
 
     @property
@@ -65,7 +64,7 @@ class GraphOpener:
     def __init__(self, session: Session) -> None:
         self.session = session
         self._in_vain: WeakIdDict[set[int]] = WeakIdDict()  # steps, by graph
-        self._infinite: WeakIdDict[tuple[int, int]] = WeakIdDict()  # the last step, and which of its row it was
+        self._infinite: WeakIdDict[tuple[int, int]] = WeakIdDict()  # the last step, and which of its streak it was
         self._lacks: WeakIdDict[str] = WeakIdDict()  # why a graph is not opened, by what it is given
         self._seconds, self._began = 0.0, time.monotonic()
         self._step = -1
@@ -96,22 +95,24 @@ class GraphOpener:
 
     def _is_enough(self, graph: Graph) -> bool:
         steps = self._in_vain.get(id(graph), ())
-        return len(steps) >= _IN_VAIN and self.session.state.step not in steps or (
-            self._seconds > max(_SECONDS, _SHARE * (time.monotonic() - self._began)))
+        return len(steps) >= _IN_VAIN and self.session.state.step not in steps or self._seconds_left() < 0
+
+    def _seconds_left(self) -> float:
+        return max(_SECONDS, _SHARE * (time.monotonic() - self._began)) - self._seconds
 
     def _is_infinite_again(self, graph: Graph) -> bool:
         """Of steps in a row in which infinities come out of it, the 1st, 2nd, 4th, 8th and so on are looked into."""
-        step, (last, row) = self.session.state.step, self._infinite.get(id(graph), (-_NEAR, 0))
+        step, (last, streak) = self.session.state.step, self._infinite.get(id(graph), (-_NEAR, 0))
         if step != last:
-            row = row + 1 if step - last < _NEAR else 1
-            self._infinite.set(graph, (step, row))
-        return row & (row - 1) != 0
+            streak = streak + 1 if step - last < _NEAR else 1
+            self._infinite.set(graph, (step, streak))
+        return streak & (streak - 1) != 0
 
     def open(self, inputs: Inputs, verdict: int, results: Results) -> Opened | None:
         """`results`: what it gave and wrote. A backward that was given NaN by its forward has that one opened."""
         assert inputs.graph is not None
         if verdict == INFINITE and self._is_infinite_again(inputs.graph):
-            inputs.declined = _ENOUGH
+            inputs.lack = _ENOUGH
             return None
         if verdict != GIVEN_NAN:
             return self._open(inputs, results)
@@ -131,7 +132,7 @@ class GraphOpener:
         graph, session, tap = inputs.graph, self.session, self.session.tap
         assert tap is not None and graph is not None
         prefixes, began = _prefixes(session, inputs, graph), time.monotonic()
-        ends = began + max(_SECONDS - self._seconds, 1.0)
+        ends = began + max(min(self._seconds_left(), _SECONDS), 1.0)
 
         here = call_site() if results is not None else ""  # for the optimizers of PyTorch
 
@@ -170,11 +171,10 @@ class GraphOpener:
     def end(self, inputs: Inputs, verdict: int) -> None:
         """The graph has run, or nothing more is done about it."""
         graph = inputs.graph
-        if graph is None or not inputs.may_open:
-            return
+        assert graph is not None
         if graph.is_backward:
             self._forwards.pop(id(graph.forward), None)
-        elif not verdict and not graph.is_inference:
+        elif not verdict and graph.is_forward:
             inputs.versions = inputs.versions_now()
             self._forwards.setdefault(id(graph), []).append(inputs)
             del self._forwards[id(graph)][2:]
@@ -188,7 +188,7 @@ class GraphOpener:
             return
         if opened is not None and (opened.graph is not inputs.graph or opened.bad and not opened.lack):
             return
-        lack, at, number, dtype = inputs.lack or inputs.declined, -1, 0.0, torch.float32
+        lack, at, number, dtype = inputs.lack, -1, 0.0, torch.float32
         if opened is not None:
             lack = opened.lack or (
                 "It draws random numbers: computed op by op with others, it is finite." if opened.graph.draws else

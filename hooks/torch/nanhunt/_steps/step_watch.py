@@ -58,7 +58,7 @@ class StepWatch(Listener):
 
     def _begin_work(self) -> None:
         self.losses: list[tuple[str, _Tensor | None]] = []  # path, contents (shared)
-        self._returned: list[weakref.ref[_Tensor]] = []  # single numbers that it gave
+        self._returned: list[weakref.ref[_Tensor]] = []  # single numbers that the last root gave
         if self._device_boundary.is_used:
             self._device_boundary.begin()
         self._scaled_losses: list[tuple[_Tensor, float | None]] = []
@@ -203,11 +203,12 @@ class StepWatch(Listener):
                 raise
         else:
             bad_weights: list[str] = []
-            again, scaled = reads == READS_AGAIN, bool(session.judge.facts() & SCALED)
-            grows = bool(paths) and self.weigh(facts, step, paths, words, scaled, again)
-            if paths and not again and self.weights_are_due(step, grows):
-                paths, words, bad_weights = self._reader.gradients(self.parameters(), weights=True)
-                self.keep_weights(step, paths, words, bad_weights)
+            if paths:
+                again = reads == READS_AGAIN
+                grows = self.weigh(facts, step, paths, words, bool(session.judge.facts() & SCALED), again)
+                if not again and self.weights_are_due(step, grows):
+                    paths, words, bad_weights = self._reader.gradients(self.parameters(), weights=True)
+                    self.keep_weights(step, paths, words, bad_weights)
             if bad or self._was_bad:
                 self.note_gradients(step, facts, bad)
             if session.judge.bad(step) or bad_weights and not session.judge.facts() & TRAINED:

@@ -27,17 +27,16 @@ class LastingWatch(Listener):
 
     def __init__(self, session: Session, values: Values) -> None:
         self.session, self.values = session, values
-        self._away = False           # there may be tensors on a device
         session.at_open.append(self._look_for_a_device)
         self._seen_in = -2           # the last step in which any were read
         self._graphs = False         # CUDA graphs, whose replays write past torch's count, are captured or replayed
-        self.looks_for_graphs = False  # each root call, until there are some
+        self.looks_for_graphs = False  # there is a device, and no such graph was met so far
         # Whether contents are compared in the step that runs, with what they were when they were written last, and
         # whether it writes down what those of the next one are compared with.
         self.compares = self.prepares = True
 
     def _look_for_a_device(self) -> None:
-        self._away = self.looks_for_graphs = bool(accelerator())
+        self.looks_for_graphs = bool(accelerator()) and not self._graphs
 
     def look_for_graphs(self) -> None:
         if _device.is_capturing():
@@ -102,7 +101,7 @@ class LastingWatch(Listener):
         tap, recorder = self.session.tap, self.session.recorder
         if tap is None or recorder is None or not tensors.count:
             return
-        if how == _LOOK and not self._graphs and self._away and (
+        if how == _LOOK and self.looks_for_graphs and (
                 _device.is_capturing() or recorder.device_counts().captured > 0):
             self.on_graph()
         self._seen_in = self.session.step

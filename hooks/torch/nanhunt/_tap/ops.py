@@ -21,13 +21,12 @@ _Tensor = torch.Tensor
 
 
 class OpsLevel(Listener):
-    """Keeps the tap on from the first root call to the end. In most steps nothing has to be marked before the end, and
-    nothing is compared: then `marks` and `lasting` are not called, for a call costs as much as an op."""
+    """Keeps the tap on from the first root call to the end. `marks` and `lasting` are called only where something is
+    marked or compared, for a call costs as much as an op."""
 
     def __init__(self, session: Session, values: Values) -> None:
         self.session, self.values = session, values
         self.marks, self.lasting = Marks(session, values), LastingWatch(session, values)
-        # Marks come after the tap is on: what is marked before an op has the identity that the op reads.
         self.listeners: list[Listener] = [self, self.marks, self.lasting]
         self._places: Places | None = None
 
@@ -49,7 +48,8 @@ class OpsLevel(Listener):
         if call.index == 0:
             tap.begin_step()
         number = session.places.roots.get(id(call.module))
-        tap.enter_root(session.places.number_of(call) if number is None else number)
+        tap.enter_root(session.places.add_root(call) if number is None else number)
+        # Marks come after the tap is on: what is marked before an op has the identity that the op reads.
         self.marks.mark_call(tap, call)
         if lasting.looks_for_graphs:
             lasting.look_for_graphs()

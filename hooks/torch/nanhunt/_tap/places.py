@@ -33,16 +33,15 @@ class Places:
     def tap(self) -> Any:
         return self._tap.handle
 
-    def number_of(self, call: RootCall) -> int:
-        """Of the path of a root."""
-        if id(call.module) not in self.roots:
-            inner = plain_module(call.module)
-            for name, module in inner.named_modules():
-                path = plain_path(call.name, name) or type(inner).__name__
-                self.names.set_new(module, self._tap.text(path))
-            self.names.set_new(call.module, self.names[id(inner)])
-            self.roots.set(call.module, self.names[id(call.module)])
-        return self.roots[id(call.module)]
+    def add_root(self, call: RootCall) -> int:
+        """The number of the path of a root that was not called before."""
+        inner = plain_module(call.module)
+        for name, module in inner.named_modules():
+            path = plain_path(call.name, name) or type(inner).__name__
+            self.names.set_new(module, self._tap.text(path))
+        self.names.set_new(call.module, self.names[id(inner)])
+        self.roots.set(call.module, self.names[id(call.module)])
+        return self.names[id(call.module)]
 
     # Called for every module: with as little in between as can be. A closed tap has no handle.
     def enter(self, module: torch.nn.Module) -> None:
