@@ -22,13 +22,14 @@ class Part(nn.Module):
     """Of a sum: a weight times what a subclass computes of its input."""
 
     good, bad = 1.0, 1.0  # what all of its input is
+    rows, width = 3, 4
 
     def __init__(self):
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(4))
+        self.weight = nn.Parameter(torch.ones(self.width))
 
     def input(self, spoilt):
-        return torch.full((3, 4), self.bad if spoilt else self.good)
+        return torch.full((self.rows, self.width), self.bad if spoilt else self.good)
 
 
 class Exponential(Part):

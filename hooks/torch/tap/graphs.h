@@ -44,8 +44,7 @@ class CompiledGraphs {
       const bool all_kept = std::find(kept.begin(), kept.end(), false) == kept.end();
       if (!all_kept && !given->inputs_finite)
         given->old = Births::taken(*plan_, given->args, {}, rows_.describer.identities, 0, bad);
-      for (std::size_t i = 0; i < inputs.size() && !all_kept; ++i)
-        if (!kept[i]) forget_memory(*given, inputs.get(i));
+      if (!all_kept) forget_memory(*given, inputs, kept);
       given->args = {c10::IValue(c10::List<at::Tensor>())};
     }
     running_.push_back({std::move(given), {}, {}});
@@ -103,10 +102,15 @@ class CompiledGraphs {
   }
 
  private:
-  void forget_memory(Given& given, const at::Tensor& t) {
-    const auto quad = rows_.describer.describe(t, false);
-    for (std::size_t at = 0; quad && at + 1 < given.words.size(); at += kValueWords)
-      if (given.words[at + 1] == quad->word) given.words[at] = 0;
+  void forget_memory(Given& given, const c10::List<at::Tensor>& inputs, const std::vector<bool>& kept) {
+    Words gone;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (kept[i]) continue;
+      if (const auto quad = rows_.describer.describe(inputs.get(i), false)) gone.push_back(quad->word);
+    }
+    std::sort(gone.begin(), gone.end());
+    for (std::size_t at = 0; at + 1 < given.words.size(); at += kValueWords)
+      if (std::binary_search(gone.begin(), gone.end(), given.words[at + 1])) given.words[at] = 0;
   }
   // What it has made is looked at once.
   std::uint8_t look_at(const at::Tensor& t) {

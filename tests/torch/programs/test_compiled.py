@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from compiled_programs import VERSION
 from own_programs import LEVELS, Net, assert_silent, data, told
 from torch import nn
 from torch.nn import functional as F
@@ -63,7 +64,7 @@ CACHED = {
 
 
 @pytest.mark.skipif(
-    tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) < (2, 6),
+    VERSION < (2, 6),
     reason="before PyTorch 2.6 no graph is cached by default",
 )
 @pytest.mark.parametrize("fault", CACHED)

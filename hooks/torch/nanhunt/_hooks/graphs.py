@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from nanhunt._names import plain_path
+from nanhunt._tap.plain import NARROW
 from nanhunt._tap.sites import THEIRS, file_name
 from nanhunt._weak_id_dict import WeakIdDict
 
@@ -24,8 +25,7 @@ _LINE = re.compile(r'File "(.+?)", line (\d+), in (\S+)')
 _REUSED = re.compile(r"= (?:reinterpret_tensor\(|std::move\()?(\w+)\b.*(?:#|//) +reuse")
 _ROOT = re.compile(r"[LG]\['?(\w+)'?\]|[LG]__(\w+?)___|(\w+)")
 _PART = re.compile(r"\['?(\w+)'?\]")
-MEMORY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted")
-_NARROW = (torch.float16, torch.bfloat16)
+_MEMORY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted")
 _DRAWS = ("inductor_seed", "inductor_seeds", "inductor_random", "inductor_randint")
 
 
@@ -118,7 +118,7 @@ class Graph:
         if isinstance(func, torch._ops.OpOverload):
             name = func._schema.name.rpartition("::")[2]
             self.draws = self.draws or torch.Tag.nondeterministic_seeded in func.tags or name in _DRAWS
-            self.reads_memory = self.reads_memory or func.namespace == "aten" and name in MEMORY
+            self.reads_memory = self.reads_memory or takes_memory(func)
         made = [t for t in _flat(meta.get("val")) if isinstance(t, torch.Tensor)]
         if any(t.device.type != "cpu" for t in made):
             self.lack = "It is not looked into on a device."
@@ -166,6 +166,11 @@ def watch_compiler(original: Callable[..., Any]) -> Callable[..., Any]:
     return compiles
 
 
+def takes_memory(func: torch._ops.OpOverload) -> bool:
+    """Its result is memory that nothing has written."""
+    return func.namespace == "aten" and func._opname in _MEMORY
+
+
 def _attribute(module: Any, target: str) -> Any:
     for part in target.split("."):
         module = getattr(module, part)
@@ -177,7 +182,7 @@ def _flat(value: Any) -> list[Any]:
 
 
 def _narrow(value: Any) -> torch.dtype | None:
-    return value.dtype if isinstance(value, torch.Tensor) and value.dtype in _NARROW else None
+    return value.dtype if isinstance(value, torch.Tensor) and value.dtype in NARROW else None
 
 
 def _bytes(t: torch.Tensor) -> int:

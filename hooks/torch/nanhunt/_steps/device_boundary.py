@@ -42,17 +42,16 @@ class DeviceBoundary:
 
     def begin(self) -> None:
         """Of a step."""
-        self.is_used = self.passed = False
+        self.passed = False
         self._losses_read = 0
-        self._older: Readings | None = None
+        self.older: Readings | None = None
 
     def read_older(self, away: Sequence[tuple[str, _Tensor]], scaler: Any) -> None:
         """Gradients that were there before the first backward: only with a scaler it matters whether they are bad."""
         if away and scaler is not None:
-            self.is_used = True
             readings = Readings(self.session)
             readings.add(away)
-            self._older = readings if readings.send() else None
+            self.older = readings if readings.send() else None
 
     def pass_boundary(self, snapshot: StepSnapshot, optimizer: torch.optim.Optimizer | None, here: Here,
                       away: Sequence[tuple[str, _Tensor]]) -> None:
@@ -61,7 +60,7 @@ class DeviceBoundary:
             session.note(CAPTURED)
             facts.unread = True
             return
-        self.is_used = self.passed = True
+        self.passed = True
         readings = Readings(session)
         readings.add(away)
         facts.unread = facts.unread or readings.unread
@@ -75,7 +74,7 @@ class DeviceBoundary:
         if not readings.send():
             facts.unread = True
             return
-        older, self._older = self._older, None
+        older, self.older = self.older, None
         fetches = [*(older.fetches if older is not None else ()), *readings.fetches]
 
         def judge() -> None:

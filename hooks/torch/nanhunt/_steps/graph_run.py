@@ -6,19 +6,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from nanhunt._hooks.graphs import MEMORY, Graph, Node, Ref
+from nanhunt._hooks.graphs import Graph, Node, Ref, takes_memory
 from nanhunt._steps.trial import first_bad, tensors
-from nanhunt._tap.plain import PLAIN
+from nanhunt._tap.plain import NARROW, PLAIN
 from nanhunt._tap.tap_library import unheard
 
 _RUN = ("aten", "prims", "inductor_prims")  # whose ops are run: others are the program's
 _ON_NUMBERS = ("_operator", "operator", "math", "torch")
 _FUSED = {getattr(torch.Tag, name, None) for name in ("pointwise", "reduction")}
 Place = Callable[[Node], None]
+
+
+class Birth(NamedTuple):
+    is_stored: bool  # it is bad only where it is rounded to be stored
+    nan: int
+    pos_inf: int
+    neg_inf: int
 
 
 @dataclass
@@ -28,9 +35,9 @@ class Opened:
     made: Sequence[Any] = ()  # as the graph gives it
     written: dict[int, Any] = field(default_factory=dict)  # into its inputs, by their number
     bad: list[torch.Tensor] = field(default_factory=list)  # of these; where it was left, of what could not be read
-    births: dict[int, bool] = field(default_factory=dict)  # nodes bad of what was not; True: where it is stored
+    births: dict[int, Birth] = field(default_factory=dict)  # nodes that are bad of what was not
     lack: str = ""            # why it was left before its end
-    only_fused: list[int] = field(default_factory=list)  # nodes that are bad only as a fused kernel computes them
+    only_fused: tuple[Node, Birth] | None = None  # the first that is bad only as a fused kernel computes it
 
     def beside(self, made: Sequence[Any], written: Sequence[tuple[int, torch.Tensor]]) -> list[tuple[Any, Any]]:
         """Each result beside what the graph gave, or wrote into the input of that number."""
@@ -91,7 +98,7 @@ class GraphRun:
         if self._place is None and any(is_bad(t) for t in (result if isinstance(result, (tuple, list)) else (result,))):
             self._bad.add(number)
             if self._bad.isdisjoint(node.reads):
-                self.opened.births[number] = False
+                self.opened.births[number] = _birth(result, is_stored=False)
         return True
 
     def _filled(self, value: Any, wide: bool = False) -> Any:
@@ -109,7 +116,7 @@ class GraphRun:
 
     def _wide(self, number: int) -> Any:
         t = self._results[number]
-        if not isinstance(t, torch.Tensor) or t.dtype not in (torch.float16, torch.bfloat16):
+        if not isinstance(t, torch.Tensor) or t.dtype not in NARROW:
             return t
         if self._place is not None:
             self._place(self.opened.graph.nodes[number])
@@ -125,8 +132,15 @@ class GraphRun:
         stored = t.to(narrow)
         if self._place is None and number not in self._bad and is_bad(stored):
             self._bad.add(number)
-            self.opened.births[number] = True
+            self.opened.births[number] = _birth(stored, is_stored=True)
         return stored
+
+
+def _birth(result: Any, is_stored: bool) -> Birth:
+    made = [t for t in tensors(result) if t.is_floating_point()]
+    nan, pos_inf, neg_inf = (sum(int(which(t).sum()) for t in made) for which in (
+        torch.isnan, torch.isposinf, torch.isneginf))
+    return Birth(is_stored, nan, pos_inf, neg_inf)
 
 
 def sources_of(graph: Graph, ends: Sequence[int]) -> set[int]:
@@ -167,7 +181,7 @@ def _run(node: Node, args: Any, kwargs: Any) -> Any:
     if isinstance(func, torch._ops.OpOverload):
         if func is torch.ops.prims.convert_element_type.default:  # what the compiler makes of a cast
             return torch.ops.aten._to_copy.default(args[0], dtype=args[1])
-        if func.namespace == "aten" and func._opname in MEMORY:  # nobody knows what the kernel found there
+        if takes_memory(func):  # nobody knows what the kernel found there
             with unheard():
                 return func(*args, **kwargs).zero_()
         if func.namespace in _RUN and not func._schema.is_mutable and func._schema.returns:

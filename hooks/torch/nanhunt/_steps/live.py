@@ -15,8 +15,6 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import torch
-
 from nanhunt import _library as lib
 from nanhunt._listener import Listener, RootCall
 from nanhunt._pytorch import accelerator
@@ -26,6 +24,7 @@ from nanhunt._step_mode import StepMode
 from nanhunt._steps.bad_steps import LEFT_OUT
 from nanhunt._steps.hold import Hold
 from nanhunt._steps.origin import prove
+from nanhunt._tap.plain import NARROW
 
 if TYPE_CHECKING:
     from nanhunt._recorder import Recorder
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from nanhunt._tap.ops import OpsLevel
     from nanhunt._tap.values import Values
 
-_NARROW = (torch.float16, torch.bfloat16)
 _WROTE_NARROW = 2  # State::wrote_weights of the tap
 FIRST = 8          # steps that are heard in any case
 AFTER_BAD = 64     # steps that are heard after a bad one in any case
@@ -185,7 +183,7 @@ class Live(Listener):
 
     def on_root_met(self, call: RootCall) -> None:
         lasting = [*call.module.parameters(), *call.module.buffers()]
-        self._narrow = self._narrow or any(t.dtype in _NARROW for t in lasting)
+        self._narrow = self._narrow or any(t.dtype in NARROW for t in lasting)
 
     def _begin_hold(self, recorder: Recorder, shown: bool) -> None:
         if not self._decides_later and recorder.device_counts().streams > 0:

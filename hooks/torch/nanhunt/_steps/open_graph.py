@@ -3,7 +3,6 @@
 the tap as those of an eager program. Nothing of the program's runs, and nothing of the run is written."""
 from __future__ import annotations
 
-import math
 import time
 from array import array
 from collections.abc import Sequence
@@ -146,7 +145,7 @@ class GraphOpener:
         tap.library.silence(1)
         try:
             with torch.no_grad(), no_autocast(), below_autograd():
-                is_fused, only_fused = False, list[int]()
+                is_fused, only_fused = False, None
                 if graph.keeps_wide:
                     third = (ends - began) / 3  # at most, for each
                     with unheard():
@@ -155,7 +154,8 @@ class GraphOpener:
                         fused = GraphRun(graph, inputs.given, began + 2 * third, fused=True).run()
                         is_fused = _is_fused_otherwise(graph, rounded, fused, results)
                     torch.set_rng_state(random)
-                    only_fused = [number for number in fused.births if number not in rounded.births]
+                    only_fused = next(((graph.nodes[number], birth) for number, birth in fused.births.items()
+                                       if number not in rounded.births), None)
                 opened = GraphRun(graph, inputs.given, ends, is_fused, place).run()
                 opened.only_fused = only_fused
         finally:
@@ -205,11 +205,11 @@ class GraphOpener:
                 return
         recorder.probe(seq=seq, step=self.session.step, mode=OTHER_KERNEL, dtype=DTYPES[dtype], ops=1, ran=int(at >= 0),
                        nan=0, pos_inf=0, neg_inf=0, flat_index=at, number=number, text=lack)
-        if at >= 0 and opened is not None and opened.only_fused:
-            node = opened.graph.nodes[opened.only_fused[0]]
+        if at >= 0 and opened is not None and opened.only_fused is not None:
+            node, birth = opened.only_fused
             name = node.target._schema.name if isinstance(node.target, torch._ops.OpOverload) else node.name
             recorder.probe(seq=seq, step=self.session.step, mode=WIDER, dtype=lib.F32, ops=len(opened.graph.nodes),
-                           ran=1, nan=1, pos_inf=0, neg_inf=0, flat_index=at, number=math.nan,
+                           ran=1, nan=birth.nan, pos_inf=birth.pos_inf, neg_inf=birth.neg_inf, flat_index=-1,
                            text=f"{name} at {_site(node)}" if node.frames else name)
 
 
@@ -230,7 +230,7 @@ def _is_fused_otherwise(graph: Graph, rounded: Opened, fused: Opened, results: R
     to be stored, was kept in fp32, and is not what was bad in the end."""
     if rounded.lack or fused.lack or not fused.births:
         return False
-    stored = sources_of(graph, [end for end, is_stored in fused.births.items() if is_stored])
+    stored = sources_of(graph, [end for end, birth in fused.births.items() if birth.is_stored])
     if all(number in fused.births or number in stored for number in rounded.births):
         return False
     return _is_bad_alike(fused, results) or not _is_bad_alike(rounded, results)

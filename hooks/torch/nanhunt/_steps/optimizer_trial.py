@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from nanhunt._steps.trial import MAX_ELEMENTS, NARROW, Outcome, outcome_of, tensors
+from nanhunt._steps.trial import MAX_ELEMENTS, Outcome, outcome_of, tensors
+from nanhunt._tap.plain import NARROW
 
 if TYPE_CHECKING:
     from nanhunt._steps.origin import Call

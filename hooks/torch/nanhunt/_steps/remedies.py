@@ -13,8 +13,8 @@ import torch
 
 from nanhunt import _library as lib
 from nanhunt._steps.optimizer_trial import of_optimizer
-from nanhunt._steps.trial import NARROW, REMEDY, Attempt, Compute, Outcome, Trial, derivatives, tensors
-from nanhunt._tap.plain import DTYPES
+from nanhunt._steps.trial import REMEDY, Attempt, Compute, Outcome, Trial, derivatives, tensors
+from nanhunt._tap.plain import DTYPES, NARROW
 
 if TYPE_CHECKING:
     from nanhunt._session import Session

@@ -59,7 +59,7 @@ class StepWatch(Listener):
     def _begin_work(self) -> None:
         self.losses: list[tuple[str, _Tensor | None]] = []  # path, contents (shared)
         self._returned: list[weakref.ref[_Tensor]] = []  # single numbers that the last root gave
-        if self._device_boundary.is_used:
+        if self._device_boundary.passed or self._device_boundary.older is not None:
             self._device_boundary.begin()
         self._scaled_losses: list[tuple[_Tensor, float | None]] = []
         self._scaler: Any = None

@@ -13,6 +13,7 @@ import torch
 
 from nanhunt import _library as lib
 from nanhunt._pytorch import no_autocast
+from nanhunt._tap.plain import NARROW
 
 if TYPE_CHECKING:
     from nanhunt._steps.origin import Call
@@ -24,7 +25,6 @@ MAX_ELEMENTS = 1 << 22  # of an op and of what used its result
 _MAX_WORK = 1 << 24     # multiplications of these
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "convolution", "convolution_backward")
 _MAX_OPS = 16
-NARROW = (torch.float16, torch.bfloat16)
 _AS_LEARNED = (lib.FORWARD, lib.LOSS, lib.DATA)
 
 

@@ -11,6 +11,7 @@ from nanhunt import _library as lib
 
 # Of these types every property is torch's own: no user's code runs when it is asked for.
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+NARROW = (torch.float16, torch.bfloat16)
 DTYPES: dict[torch.dtype, int] = {
     torch.float16: lib.F16, torch.bfloat16: lib.BF16, torch.float32: lib.F32, torch.float64: lib.F64,
     torch.int64: lib.I64, torch.int32: lib.I32, torch.uint8: lib.U8, torch.bool: lib.BOOL}
