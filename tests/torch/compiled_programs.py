@@ -148,8 +148,36 @@ class Saved(Part):
         return torch.where(h.amin() >= 0, y, 0.0)
 
 
+class SavedInfinity(Part):
+    """An infinity that `tanh` bounds; it is saved for backward, which makes NaN of it."""
+
+    bad, op = 3e38, "aten::mm"
+
+    def __init__(self):
+        super().__init__()
+        self.mix, self.gain = nn.Parameter(4 * torch.eye(4)), nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        h = (x * self.weight) @ self.mix  # HERE
+        return (h * self.gain).tanh()
+
+
+class SavedMask(Part):
+    """An infinity that is meant; it is saved for backward, which makes NaN of it."""
+
+    bad, phase, op = -1.0, "backward", "aten::mul"
+
+    def __init__(self):
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        h = (x * self.weight).masked_fill(x < 0, float("-inf"))
+        return (h * self.gain).tanh()  # HERE
+
+
 PARTS = [Exponential, Logarithm, Quotient, Outside, Power, Cosine, Row, Deep, RootAtZero, NormAtZero, Chosen, Hidden,
-         Saved]
+         Saved, SavedInfinity, SavedMask]
 
 
 class Sum(nn.Module):

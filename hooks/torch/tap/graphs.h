@@ -65,7 +65,7 @@ class CompiledGraphs {
     for (const at::Tensor& t : inputs) {
       const std::uint8_t bits = t.has_storage() && Describer::holds(t) ? finite::bits_of(t).value_or(0) : 0;
       had |= bits;
-      if ((bits & finite::kNan) != 0) running.nan.push_back(rows_.describer_identity(t)->word);
+      if (bits != 0) running.bad.push_back(rows_.describer_identity(t)->word);
     }
     running.given->old |= had;
     if ((had & finite::kNan) != 0) return Verdict::kGivenNan;
@@ -81,7 +81,7 @@ class CompiledGraphs {
     const std::unique_ptr<Given> given = std::move(running.given);
     running_.pop_back();
     if (plan_ == nullptr) return -1;
-    if (!inside.empty()) drop_inputs(*given, running.nan);  // what is inside stands for them
+    if (!inside.empty()) drop_inputs(*given, running.bad);  // what is inside stands for them
     for (const at::Tensor& t : inside) {
       const auto quad = rows_.describer.describe(t, true);
       if (!quad) continue;
@@ -163,7 +163,7 @@ class CompiledGraphs {
   struct Running {
     std::unique_ptr<Given> given;
     Words named;  // contents that it has made or written
-    Words nan;    // ... that it was given, and hold one
+    Words bad;    // ... that it was given, and are not finite
   };
   std::vector<Running> running_;  // they nest
 };

@@ -36,6 +36,7 @@ class Opened:
     written: dict[int, Any] = field(default_factory=dict)  # into its inputs, by their number
     bad: list[torch.Tensor] = field(default_factory=list)  # of these; where it was left, of what could not be read
     births: dict[int, Birth] = field(default_factory=dict)  # nodes that are bad of what was not
+    came_by: set[int] = field(default_factory=set)  # bad nodes by which what is bad came into these
     lack: str = ""            # why it was left before its end
     only_fused: tuple[Node, Birth] | None = None  # the first that is bad only as a fused kernel computes it
 
@@ -76,6 +77,9 @@ class GraphRun:
                 self._results.pop(result, None)
         with unheard():
             opened.bad = [t for t in (*opened.made, *opened.written.values()) if is_bad(t)]
+        ends = [number for number, node in enumerate(graph.nodes)
+                if node.kind == "output" or node.target is torch.ops.aten.copy_.default]
+        opened.came_by = sources_of(graph, ends, self._bad)
         return opened
 
     def _compute(self, number: int, node: Node) -> bool:
@@ -143,12 +147,12 @@ def _birth(result: Any, is_stored: bool) -> Birth:
     return Birth(is_stored, nan, pos_inf, neg_inf)
 
 
-def sources_of(graph: Graph, ends: Sequence[int]) -> set[int]:
-    """These nodes, and those whose results lead to them."""
+def sources_of(graph: Graph, ends: Sequence[int], among: set[int] | None = None) -> set[int]:
+    """These nodes, and those whose results lead to them by way of those `among` them."""
     todo, seen = list(ends), set(ends)
     while todo:
         for before in graph.nodes[todo.pop()].reads:
-            if before not in seen:
+            if before not in seen and (among is None or before in among):
                 seen.add(before)
                 todo.append(before)
     return seen

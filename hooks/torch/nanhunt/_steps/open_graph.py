@@ -14,7 +14,7 @@ from nanhunt import _library as lib
 from nanhunt._hooks.graphs import Graph, Node, Ref
 from nanhunt._names import plain_path
 from nanhunt._pytorch import below_autograd, no_autocast
-from nanhunt._steps.graph_run import GraphRun, Opened, sources_of
+from nanhunt._steps.graph_run import GraphRun, Opened, is_bad, sources_of
 from nanhunt._steps.trial import OTHER_KERNEL, WIDER, first_bad
 from nanhunt._tap.places import call_site, report_once
 from nanhunt._tap.plain import DTYPES, PLAIN
@@ -108,14 +108,30 @@ class GraphOpener:
         return streak & (streak - 1) != 0
 
     def open(self, inputs: Inputs, verdict: int, results: Results) -> Opened | None:
-        """`results`: what it gave and wrote. A backward that was given NaN by its forward has that one opened."""
+        """`results`: what it gave and wrote. Of a backward that its forward gave what is bad, the forward is opened."""
         assert inputs.graph is not None
         if verdict == INFINITE and self._is_infinite_again(inputs.graph):
             inputs.lack = _ENOUGH
             return None
-        if verdict != GIVEN_NAN:
-            return self._open(inputs, results)
-        forwards = self._forwards.get(id(inputs.graph.forward), [])
+        if verdict == GIVEN_NAN:
+            return self._open_forward(inputs.graph)
+        opened = self._open_forward(inputs.graph) if self._is_given_all(inputs) else None
+        return opened if opened is not None and opened.bad else self._open(inputs, results)
+
+    def _is_given_all(self, inputs: Inputs) -> bool:
+        """Whether what is bad in a backward, computed op by op, came of infinities that it was given alone."""
+        graph = inputs.graph
+        if graph is None or not graph.is_backward or not any(is_bad(t) for t in inputs.given):
+            return False
+        random, began = torch.get_rng_state(), time.monotonic()
+        with unheard(), torch.no_grad(), no_autocast(), below_autograd():
+            run = GraphRun(graph, inputs.given, began + max(self._seconds_left(), 1.0)).run()
+        torch.set_rng_state(random)
+        self._seconds += time.monotonic() - began
+        return bool(run.bad) and run.came_by.isdisjoint(run.births)
+
+    def _open_forward(self, backward: Graph) -> Opened | None:
+        forwards = self._forwards.get(id(backward.forward), [])
         if len(forwards) != 1 or forwards[0].versions != forwards[0].versions_now():
             return None
         forward, state = forwards[0], self.session.state
