@@ -181,6 +181,25 @@ TEST(UnseenKernel, is_said_where_an_opaque_call_had_the_contents) {
 }
 
 // A buffer from `empty`, written or not before it is added.
+// A kernel of the program's own, launched past PyTorch; its name is that of an op.
+Analysis launched(const Numbers& given, const Numbers& made) {
+  TraceBuilder t;
+  const Handle x = t.value(given);
+  const Handle y = t.in("act").op("triton::exp", {{"inputs", x}}, made);
+  t.mark(TensorRole::kLoss, "loss", y);
+  t.end_step();
+  return analysis_of(t);
+}
+
+TEST(UnseenKernel, what_a_kernel_of_the_program_makes_bad_is_the_kernels_and_what_it_was_given_is_not) {
+  const Analysis a = launched(finite().range(-1, 1), finite().inf(2));
+  EXPECT_EQ(table(a), "unseen_kernel | triton::exp | act | forward | step 0 | appear | inferred\n");
+  EXPECT_NE(a.findings.at(0).title.find("a kernel that the program launches itself"), std::string::npos) << a.findings.at(0).title;
+  EXPECT_EQ(a.findings.at(0).advice.at(0).id, "compare-kernel");
+  EXPECT_EQ(table(launched(finite(), finite())), "clean\n");
+  EXPECT_EQ(table(launched(finite().nan(1), finite().nan(1))).find("unseen_kernel"), std::string::npos);
+}
+
 Analysis with_buffer(bool written, const Numbers& garbage) {
   TraceBuilder t;
   Handle b = t.in("fc1").op("empty_like", {{"self", t.value(finite())}}, garbage);
@@ -198,7 +217,7 @@ TEST(Uninitialised, memory_that_is_read_before_it_is_written_is_named_and_writte
   const Analysis nan = with_buffer(false, finite().nan(3));
   EXPECT_EQ(table(nan), "uninitialised | empty_like | fc1 | forward | step 0 | unknown | observed\n");
   EXPECT_EQ(nan.findings[0].title,
-            "Memory that empty_like in fc1 gave out was read by add in fc1 before anything had written it");
+            "Memory that empty_like in fc1 gave out was read by add in fc1 before any operation had written it");
   EXPECT_EQ(table(with_buffer(true, finite().nan(3))), "clean\n");
 }
 

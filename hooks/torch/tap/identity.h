@@ -38,6 +38,7 @@ struct Identity {
   std::int64_t word = 0;
   std::int64_t as_of = -1;  // torch's version of the contents that the word stands for, where that was looked at
   bool made = false;        // by an op that was heard
+  std::int64_t unwritten = -1;  // the word of memory that was given out and holds nothing yet
   bool by_rows = false;     // a large table: an op wrote a few of its rows, and from then on it is read as a whole now and then
   // Of all of its memory: for which word it was looked at, and whether there is a NaN or an infinity (finite.h).
   std::int64_t looked_at = -1;
@@ -47,6 +48,7 @@ struct Identity {
 
   std::int64_t finite_from = -1, finite_to = -1;  // words for which there was none
 
+  bool is_unwritten() const { return unwritten == word; }
   bool is_looked_at() const { return looked_at == word; }
   bool is_finite() const { return looked_at == word && bad == 0; }
   bool was_finite(std::int64_t then) const { return then >= finite_from && then <= finite_to && finite_to >= 0; }

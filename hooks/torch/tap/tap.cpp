@@ -361,6 +361,13 @@ NANHUNT_TAP void nanhunt_tap_begin_graph(void* tap, const std::int64_t* tensors,
     return 0;
   });
 }
+// A kernel that is launched past the dispatcher is about to run. Its end is that of a graph.
+NANHUNT_TAP void nanhunt_tap_begin_kernel(void* tap, const char* name, const std::int64_t* tensors, std::size_t count) {
+  guarded(static_cast<Tap*>(tap), 0, "a kernel", [&] {
+    static_cast<Tap*>(tap)->graphs.begin_kernel(name, tensors_at(tensors, count));
+    return 0;
+  });
+}
 // CompiledGraphs::Verdict.
 NANHUNT_TAP std::int32_t nanhunt_tap_judge_graph(void* tap, const std::int64_t* tensors, std::size_t count,
                                                  std::size_t written, const std::int64_t* inputs, std::size_t given) {

@@ -38,6 +38,8 @@ constexpr Row kRows[] = {
      "A limit on the norm keeps one bad step from making the next one worse."},
     {"combine-masks", "Combine masks before they are filled in (logical and, or), instead of adding them.",
      "Each fits the format; two of them together do not."},
+    {"compare-kernel", "Compare the kernel with the same in operations of PyTorch, in fp32, on what it was given.",
+     "Those are watched one by one."},
     {"compile-cache-off",
      "Run it once more with TORCHINDUCTOR_AUTOGRAD_CACHE=0 in the environment: then nanhunt sees what is compiled, and tells "
      "the operation inside.",

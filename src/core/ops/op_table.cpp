@@ -37,6 +37,12 @@ std::array<OpInfo, kRowCount> sorted_rows() {
   return rows;
 }
 
+// Of a namespace whose ops are all alike there is one row.
+std::string_view row_name(std::string_view name) {
+  constexpr std::string_view kLaunched = "triton::";
+  return name.starts_with(kLaunched) ? "triton::*" : name;
+}
+
 const OpInfo* find(std::string_view name) {
   const std::span<const OpInfo> rows = op_rows();
   const auto at = std::ranges::lower_bound(rows, name, {}, &OpInfo::name);
@@ -57,7 +63,7 @@ std::string_view table_name(std::string_view op) {
 }
 
 const OpInfo& op_info(std::string_view op) {
-  const std::string_view name = table_name(op);
+  const std::string_view name = row_name(table_name(op));
   if (const OpInfo* info = find(name)) return *info;
   // An op over a list of tensors does to each what the plain one does.
   if (const OpInfo* info = find(element_op_name(name))) return *info;

@@ -22,6 +22,7 @@ constexpr Row kConstantsLike = Row(kWritesConstant | kReadsShape);
 
 constexpr Row kMadeRows[] = {
     op("compiled_graph", kCompiled),
+    op("triton::*", kLaunched),
 
     op("all", kIndices),
     op("any", kIndices),

@@ -15,7 +15,7 @@ import torch
 
 from nanhunt import _library as lib
 from nanhunt import _step_judge as steps
-from nanhunt._hooks import calls, compiled, endings
+from nanhunt._hooks import calls, compiled, endings, kernels
 from nanhunt._hooks.dynamo import hide_function, register_with_dynamo
 from nanhunt._hooks.frames import take_frames_off
 from nanhunt._hooks.functions import function_around
@@ -66,7 +66,7 @@ def install(session: Session) -> None:
     _patch_modules()
     session.at_open.append(lambda: calls.call_natively(_module_called, _call_module))
     patch(torch, "compile", _compiles, trains=False)
-    compiled.expect(_watching, _patches.put)
+    _expect()
     patch(torch.autograd, "backward", _backward)
     patch(torch.autograd, "grad", _grad)
     scalers = torch.amp.grad_scaler.GradScaler
@@ -286,6 +286,7 @@ def _begin_root(session: Session, module: torch.nn.Module, args: tuple[Any, ...]
         session.state.phase = lib.FORWARD
         if id(module) not in session.met:
             session.met.set(module, True)
+            kernels.expect(_watching, _patches.put)
             session.notify("on_root_met", call)
         session.notify("on_root_enter", call)
         calls.look_into(session.places)
@@ -326,10 +327,15 @@ def _watching() -> Session | None:
     return _session
 
 
+def _expect() -> None:
+    compiled.expect(_watching, _patches.put)
+    kernels.expect(_watching, _patches.put)
+
+
 def _compiles(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     result = original(*args, **kwargs)
     try:
-        compiled.expect(_watching, _patches.put)
+        _expect()
     except Exception as error:
         session.failed(error, "torch.compile")
     return result

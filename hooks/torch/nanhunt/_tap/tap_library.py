@@ -45,6 +45,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "mark": (None, [_void, _void, _void, _void, _size, _i32]),
     "lasting": (None, [_void, _void, _size, _i32]),
     "begin_graph": (None, [_void, _void, _size, _void]),
+    "begin_kernel": (None, [_void, c.c_char_p, _void, _size]),
     "judge_graph": (_i32, [_void, _void, _size, _size, _void, _size]),
     "end_graph": (_i64, [_void, _void, _size, _i64, _void, _size]),
     "silence": (None, [_i32]),

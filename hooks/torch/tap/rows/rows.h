@@ -239,6 +239,7 @@ class Rows {
   }
   // The number of the row that the recorder got last.
   std::uint64_t last_reported() const { return to_.next_seq(to_.self) - 1; }
+  bool is_in_optimizer() const { return state_->phase == NANHUNT_PHASE_OPTIMIZER; }
   bool in_graph() const { return in_graph_.has_value(); }
 
   bool in_backward() const { return state_->phase == NANHUNT_PHASE_BACKWARD && !places.recomputing(); }
@@ -300,6 +301,7 @@ class Rows {
         const auto quad = describer.describe(t, false);
         if (!quad) return;
         quad->identity->made = true;
+        quad->identity->unwritten = quad->identity->word;
         Words words;
         Key key{kAsResult};
         put(words, *quad);

@@ -14,10 +14,11 @@ std::optional<Diagnosis> diagnose_uninitialised(const Case& c) {
   const OpRef& reader = c.birth.change->reader;
   const std::string by = reader.op == 0 ? std::string() : fmt::format(" by {}", place_text(reader, c.names));
   Diagnosis d;
-  d.title = fmt::format("Memory that {} gave out was read{} before anything had written it",
+  d.title = fmt::format("Memory that {} gave out was read{} before any operation had written it",
                         place_text(c.birth.at, c.names), by);
   d.explanation = fmt::format(
-      "{} allocates without writing: its numbers are whatever the memory held before, and differ from run to run.",
+      "{} allocates without writing: its numbers are whatever the memory held before, and differ from run to run. Where a "
+      "kernel wrote it that PyTorch does not know of (a C++ or CUDA extension, NumPy), they are that kernel's.",
       c.op());
   if (s.nonfinite() > 0)
     d.evidence.push_back(fmt::format("It held {}.", bad_count_text(s.nan, s.pos_inf, s.neg_inf, s.numel)));

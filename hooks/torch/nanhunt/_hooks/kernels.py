@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels that the program launches past PyTorch's dispatcher, by Triton: each launch is heard as one op, of which only
+arguments are known. Those of Inductor are parts of its graphs, and are launched otherwise."""
+from __future__ import annotations
+
+import functools
+import sys
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nanhunt._hooks.frames import take_frames_off
+from nanhunt._modes import without_modes
+from nanhunt._tap.plain import PLAIN
+from nanhunt._tap.tap_library import unheard
+
+if TYPE_CHECKING:
+    from nanhunt._session import Session
+
+# What launches a kernel; the second runs it on the CPU (TRITON_INTERPRET=1).
+_LAUNCHERS = (("triton.runtime.jit", "JITFunction"), ("triton.runtime.interpreter", "InterpretedFunction"))
+Put = Callable[[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]], object]
+
+
+def expect(watching: Callable[[], Session | None], put: Put) -> None:
+    """Triton is met where it has been imported. `put`: places a patch."""
+    for place, name in _LAUNCHERS:
+        kind = getattr(sys.modules.get(place), name, None)
+        if kind is not None and "run" in vars(kind):
+            put(kind, "run", functools.partial(_heard, watching))
+
+
+def _heard(watching: Callable[[], Session | None], original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def run(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        session = watching()
+        tap = session.tap if session is not None else None
+        if session is None or tap is None or not tap.is_on or kwargs.get("warmup") or not session.hears(trains=False):
+            return original(kernel, *args, **kwargs)
+        given = without_modes(_begin, session, kernel, (*args, *kwargs.values()))
+        try:
+            with unheard():
+                result = original(kernel, *args, **kwargs)
+        except BaseException as error:
+            if session.tap is tap:
+                tap.drop_graph()
+            take_frames_off(error)
+            raise
+        without_modes(_end, session, given)
+        return result
+
+    return run
+
+
+def _begin(session: Session, kernel: Any, args: Iterable[Any]) -> list[torch.Tensor]:
+    """Tensors that it is given."""
+    assert session.tap is not None
+    given: list[torch.Tensor] = []
+    try:
+        given = list(_tensors(args))
+        name = getattr(getattr(kernel, "fn", None), "__name__", "kernel")
+        session.tap.begin_kernel(f"triton::{name}", given)
+    except Exception as error:
+        session.failed(error, "a kernel")
+        if session.tap is not None:  # too many errors close the watch
+            session.tap.begin_graph(array("q"), array("q"))
+    return given
+
+
+def _end(session: Session, given: list[torch.Tensor]) -> None:
+    if session.tap is None:
+        return
+    try:
+        session.tap.end_graph(given, len(given))
+    except Exception as error:
+        session.failed(error, "a kernel")
+
+
+def _tensors(args: Iterable[Any]) -> Iterator[torch.Tensor]:
+    for arg in args:
+        if type(arg) in PLAIN:
+            yield arg
+        elif isinstance(arg, (tuple, list)):
+            yield from _tensors(arg)
+        elif type(getattr(arg, "base", None)) in PLAIN:  # a descriptor of it
+            yield arg.base
