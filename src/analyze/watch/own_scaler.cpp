@@ -53,8 +53,11 @@ void OwnScaler::enter(std::uint32_t step) {
 }
 
 void OwnScaler::on_op(const OpInView& op) {
-  if (scaler_.told()) return;  // one that tells of itself is at work
   const Phase phase = op.record->phase;
+  if (scaler_.told()) {  // one that tells of itself is at work
+    if (phase >= Phase::kComm && phase <= Phase::kOptimizer) scaler_.on_op_after_backward(op, factor_of(op, names_));
+    return;
+  }
   const bool loss = phase == Phase::kLoss;
   if (!loss) use_last();
   if (!loss && phase != Phase::kUnscale && phase != Phase::kClip && phase != Phase::kComm) return;

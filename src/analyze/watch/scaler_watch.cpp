@@ -129,6 +129,7 @@ void ScalerWatch::follow(const ScalerRecord& record) {
   Optimizer& optimizer = optimizers_.size() < kMaxOptimizers || optimizers_.contains(record.optimizer)
                              ? optimizers_[record.optimizer]
                              : none;
+  unscales_ = unscales_ || (record.action != ScalerAction::kCreate && record.action != ScalerAction::kScale);
   switch (record.action) {
     case ScalerAction::kCreate:
       if (created_) {  // a second scaler: the first one is shown, and both number their optimizers from 0
@@ -201,6 +202,19 @@ void ScalerWatch::on_own_clip(double by, std::uint32_t step) {
   }
 }
 
+void ScalerWatch::on_op_after_backward(const OpInView& op, std::optional<double> factor) {
+  optimizes_ = optimizes_ || op.record->phase == Phase::kOptimizer;
+  // A fused optimizer of a package may be given the scale.
+  unscales_ = unscales_ || !op.info->known() || (factor && *factor != 1 && std::fabs(*factor * scale_ - 1) <= kSameFactor);
+}
+
+std::optional<ScalerWatch::MisuseState> ScalerWatch::never_unscaled() const {
+  if (!told_ || unscales_ || several_ || !optimizes_ || past_.count == 0) return std::nullopt;
+  MisuseState state = past_;
+  state.kind = Misuse::kNeverUnscaled;
+  return state;
+}
+
 void ScalerWatch::judge_streak(const StepOutcome& outcome, std::uint32_t step) {
   if (!outcome.held_back) {
     streak_ = same_scale_skips_ = low_skips_ = 0;
@@ -241,6 +255,11 @@ StepOutcome ScalerWatch::on_step_end(const StepRecord& step) {
   outcome.scaled = (step.skipped && step.ending == StepEnding::kOptimizer) || (seen_ && (!ours || scaled_ || skip_ || unscaled_));
   outcome.held_back = step.skipped || (ours && (skip_ || found_));
   outcome.scale = ours && scaled_ ? step_scale_ : !own_ && std::isfinite(step.scale) ? step.scale : scale_;
+  if (ours && scaled_ && step_scale_ > 1 && !step.skipped && step.ending == StepEnding::kOptimizer) {
+    if (past_.count++ == 0) past_.first_step = step.step;
+    past_.last_step = step.step;
+    past_.scale = step_scale_;
+  }
   in_step_ = scaled_ = skip_ = found_ = unscaled_ = false;
   for (MisuseState& state : misuses_) state.went_on = state.went_on || step.step > state.last_step;
   if (!seen_) return outcome;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "src/analyze/graph/step_outcome.h"
+#include "src/analyze/graph/value_graph.h"
 #include "src/analyze/stream/names.h"
 #include "src/analyze/watch/scaler_points.h"
 
@@ -22,6 +23,7 @@ inline constexpr double kSmallestScale = 0x1p-126;     // below, 1 / scale is in
 inline constexpr std::uint32_t kSkipsBelowOne = 4;     // in a row at a scale below kLowScale: it does not help
 inline constexpr std::uint32_t kSkipsAtFloor = 8;      // in a row at one scale: it cannot go lower
 inline constexpr std::uint32_t kSkipsWithoutEnd = 40;  // in a row: from 2^32 this passes 2^-8
+inline constexpr double kSameFactor = 1e-2;            // relative: a number of 16 bits that gradients are multiplied by
 inline constexpr std::uint64_t kStableSteps = 20;      // clean steps at a scale after which it is worth recommending
 
 class ScalerWatch {
@@ -39,6 +41,8 @@ class ScalerWatch {
   }
   // ... multiplied gradients by a number of its own before it unscales them.
   void on_own_clip(double by, std::uint32_t step);
+  // An op after backward, and by what it multiplies, where that is one number: does the program unscale by itself?
+  void on_op_after_backward(const OpInView& op, std::optional<double> factor);
   void set_dynamic() { section_.dynamic = true; }  // its scale has changed
   StepOutcome on_step_end(const StepRecord& step);
 
@@ -67,7 +71,7 @@ class ScalerWatch {
   const std::optional<CollapseState>& collapse() const { return collapse_; }
 
   // A call that the scaler refused, or that was made in the wrong order.
-  enum class Misuse : std::uint8_t { kRefused, kClipBeforeUnscale, kUnscaleTwice, kStepTwice };
+  enum class Misuse : std::uint8_t { kRefused, kClipBeforeUnscale, kUnscaleTwice, kStepTwice, kNeverUnscaled };
   struct MisuseState {
     Misuse kind = Misuse::kRefused;
     std::uint64_t seq = 0, count = 0;
@@ -79,6 +83,8 @@ class ScalerWatch {
     std::string text;
   };
   const std::vector<MisuseState>& misuses() const { return misuses_; }
+  // The scaler has only ever multiplied the loss, and optimizers step with what came of it.
+  std::optional<MisuseState> never_unscaled() const;
 
   // The largest scale below all at which steps were skipped that held for kStableSteps. nullopt: none, or none was
   // needed.
@@ -138,6 +144,9 @@ class ScalerWatch {
   Decline decline_;
   std::optional<CollapseState> collapse_;
   std::vector<MisuseState> misuses_;
+  MisuseState past_;        // steps of optimizers that the scaler was not asked for
+  bool unscales_ = false;   // it was called for more than to scale, or the program divides gradients itself, or may
+  bool optimizes_ = false;  // an op of an optimizer was seen
 
   // For the recommendation.
   std::uint64_t held_steps_ = 0;  // clean ones in a row at one scale

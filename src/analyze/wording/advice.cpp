@@ -159,6 +159,8 @@ constexpr Row kRows[] = {
     {"skip-empty", "Skip the mean where nothing is left to average, or divide the sum by at least 1.",
      "A mean over nothing is 0/0."},
     {"skip-unlabelled", "Skip batches without a valid label, or divide by at least 1.", "A mean over nothing is 0/0."},
+    {"step-by-scaler", "Call scaler.step(optimizer) and scaler.update() in place of optimizer.step().",
+     "They divide the gradients by the scale, and hold a step back where some are not finite."},
     {"stochastic-rounding", "Without room for masters: round updates of weights at random (stochastic rounding).",
      "Then a small update changes a weight with the probability that it would have moved it by, and nothing is lost on "
      "average."},

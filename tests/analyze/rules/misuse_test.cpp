@@ -100,6 +100,32 @@ TEST(Misuse, of_a_second_unscale_or_a_second_step_without_update_is_found) {
   }
 }
 
+// Steps in which an optimizer runs after the loss was scaled. `unscaled_by`: what the program multiplies gradients by.
+Analysis stepped_past(double unscaled_by, bool asked = false) {
+  ScaledRun run(4096);
+  for (int step = 0; step < 3; ++step) {
+    run.t.scaler(run.record(ScalerAction::kScale));
+    Handle g = run.t.in("fc.weight", Phase::kBackward).op("mm_backward", {}, finite());
+    Handle weight = run.t.value(finite());
+    if (unscaled_by != 1) run.t.in("fc.weight", Phase::kUnscale).in_place("mul_", g, {}, finite(), {{"other", unscaled_by}});
+    run.t.in("fc.weight", Phase::kOptimizer).in_place("add_", weight, {{"other", g}}, finite());
+    if (asked) run.t.scaler(run.record(ScalerAction::kStep));
+    run.t.end_step(1, 4096);
+  }
+  return analysis_of(run.t);
+}
+
+TEST(Misuse, of_a_scaler_that_only_scales_is_found_and_a_program_that_unscales_itself_is_not) {
+  const Analysis a = stepped_past(1);
+  ASSERT_EQ(a.findings.size(), 1u) << table(a);
+  EXPECT_EQ(a.findings[0].cls, FindingClass::kApiMisuse);
+  EXPECT_EQ(a.findings[0].severity, Severity::kWarning);
+  EXPECT_EQ(a.findings[0].occurrence_count, 3u);
+  EXPECT_EQ(a.findings[0].advice.at(0).id, "step-by-scaler");
+  EXPECT_EQ(table(stepped_past(1.0 / 4096)), "clean\n");
+  EXPECT_EQ(table(stepped_past(1, true)).find("never unscaled"), std::string::npos);
+}
+
 TEST(Misuse, is_not_made_of_two_scalers_that_each_number_their_optimizers_from_0) {
   // given two scalers, each with one optimizer
   ScaledRun run(4096);

@@ -79,6 +79,61 @@ def test_clipping_before_unscaling_is_misuse(level, tmp_path):
     assert_silent(scaled(unscale_and_clip), tmp_path, level)
 
 
+def by_number(scale, parameters):
+    for p in parameters:
+        p.grad.div_(scale)
+
+
+def by_tensor(scale, parameters):
+    for p in parameters:
+        p.grad = p.grad * torch.tensor(1 / scale)
+
+
+def by_list(scale, parameters):
+    torch._foreach_mul_([p.grad for p in parameters], 1 / scale)
+
+
+def past_the_scaler(unscale=None, lr=1e-3):
+    """The optimizer steps by itself, after the loss was scaled. `unscale(scale, parameters)`: the program does."""
+
+    def build():
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), lr=lr)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+
+        def step(i):
+            x, y = data()
+            opt.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                out = net(x)
+            scaler.scale(F.cross_entropy(out.float(), y)).backward()
+            if unscale is not None:
+                unscale(scaler.get_scale(), list(net.parameters()))
+            opt.step()
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_an_optimizer_that_steps_past_the_scaler_is_misuse(level, tmp_path):
+    said = told(past_the_scaler(), tmp_path, level)
+    assert said.loud and said.what[:3] == ("api_misuse", "step", "optimizer"), said.show()
+    assert "1024 times too large" in said.first["title"] and said.first["step"] == 0, said.show()
+    assert "step-by-scaler" in [a["id"] for a in said.first["advice"]], said.show()
+
+
+@pytest.mark.parametrize("unscale", [by_number, by_tensor, by_list])
+def test_a_program_that_unscales_by_itself_may_step_past_the_scaler(unscale, tmp_path):
+    assert_silent(past_the_scaler(unscale), tmp_path, "live")
+
+
+def test_a_run_that_diverges_with_gradients_that_were_never_unscaled_has_that_as_its_cause(tmp_path):
+    said = told(past_the_scaler(lr=1.0), tmp_path, "live", steps=20)
+    assert said.status == "fault" and said.what[:2] == ("api_misuse", "step"), said.show()
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_scaler_that_is_not_updated_is_misuse(level, tmp_path):
     said = told(scaled(updates=False), tmp_path, level)

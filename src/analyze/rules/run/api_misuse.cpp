@@ -55,10 +55,12 @@ Phase phase_of_call(const std::string& call) {
 
 extern const Rule kApiMisuseRule{FindingClass::kApiMisuse, diagnose_api_misuse};
 
-std::vector<Finding> misuse_findings(const ScalerWatch& scaler) {
+std::vector<Finding> misuse_findings(const ScalerWatch& scaler, bool diverged) {
   using Kind = ScalerWatch::Misuse;
   std::vector<Finding> out;
-  for (const ScalerWatch::MisuseState& m : scaler.misuses()) {
+  std::vector<ScalerWatch::MisuseState> misuses = scaler.misuses();
+  if (const auto never = scaler.never_unscaled()) misuses.push_back(*never);
+  for (const ScalerWatch::MisuseState& m : misuses) {
     Finding f;
     f.cls = FindingClass::kApiMisuse;
     f.place.step = f.first_step = m.first_step;
@@ -120,6 +122,17 @@ std::vector<Finding> misuse_findings(const ScalerWatch& scaler) {
             "and the scale never changes.",
             m.first_step);
         f.advice = {make_advice("scaler-call-order")};
+        break;
+      case Kind::kNeverUnscaled:
+        f.place.op = "step";
+        f.place.phase = Phase::kOptimizer;
+        f.severity = diverged ? Severity::kFault : Severity::kWarning;
+        f.title = fmt::format("Gradients are never unscaled: the optimizer steps with gradients {} times too large",
+                              scale_text(m.scale));
+        f.explanation =
+            "The scaler multiplies the loss, and then the optimizer steps by itself. Adam and its kin divide by the "
+            "gradients' size, so that theirs is hidden; clipping, weight decay, and every other optimizer take it as it is.";
+        f.advice = {make_advice("step-by-scaler")};
         break;
     }
     if (m.count > 1)

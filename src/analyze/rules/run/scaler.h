@@ -27,6 +27,7 @@ void report_calibration(Finding& f, const std::vector<const ScaleTrial*>& trials
 void report_open_streak(Finding& f, const std::vector<const ScaleTrial*>& trials);
 void report_collapse(Finding& f, const ScalerWatch::CollapseState& state);
 
-std::vector<Finding> misuse_findings(const ScalerWatch& scaler);
+// `diverged`: the loss grew until something overflowed.
+std::vector<Finding> misuse_findings(const ScalerWatch& scaler, bool diverged);
 
 }  // namespace nanhunt::analyze
