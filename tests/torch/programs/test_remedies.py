@@ -212,6 +212,37 @@ def test_what_no_wider_format_holds_is_not_advised_for_one(tmp_path):
     assert "fp32" not in said.run.report["verdict"]["change"]
 
 
+def masked_scores(dtype: torch.dtype) -> Callable[[], Any]:
+    """Scores that fp16 cannot hold, then a mask of -Inf. `dtype`: in which they are computed."""
+
+    def build() -> Any:
+        net = nn.Linear(6, 16)
+        opt = torch.optim.SGD(net.parameters(), lr=1e-4)
+
+        def step(i: int) -> None:
+            x = torch.randn(2, 5, 6) * (1e3 if i == 3 else 1.0)
+            masked = torch.zeros(2, 1, 5, dtype=torch.bool)
+            masked[:, :, 4] = True
+            opt.zero_grad()
+            h = net(x).to(dtype)
+            scores = (h @ h.transpose(-1, -2)) / 4
+            weights = scores.masked_fill(masked, float("-inf")).softmax(-1)
+            (weights @ h).float().square().mean().backward()
+            opt.step()
+
+        return step, net, opt
+
+    return build
+
+
+def test_infinities_of_a_mask_are_no_reason_why_a_wider_format_does_not_help(tmp_path):
+    said = told(masked_scores(torch.float16), tmp_path / "bad", LEVEL)
+    assert said.what[:2] == ("overflow", "aten::bmm") and said.first["step"] == 3, said.show()
+    advice = {a["id"]: a["on_these_numbers"] for a in said.first["advice"]}
+    assert (advice["fp32-compute"], advice["bf16"]) == (True, True), said.first["advice"]
+    assert_silent(masked_scores(torch.float32), tmp_path / "twin", LEVEL)
+
+
 def test_a_fault_that_the_scaler_skips_is_no_reason_to_start_with_a_lower_scale(tmp_path):
     def build() -> Any:
         net = nn.Linear(4, 4)

@@ -4,6 +4,7 @@ what used its result in the run, as far as it is at hand, then the derivatives. 
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import accumulate
@@ -160,6 +161,7 @@ class Trial:
             if not all_made:
                 return None
             ops, used = 1, set[int]()
+            meant: list[_Tensor] = []  # hold infinities that an op was given as a number: a mask's
             for one in self.followers if attempt.follow else ():
                 if ops == _MAX_OPS or is_random(one) or (self.backward and self._reads_what_changes(one)):
                     break
@@ -173,6 +175,8 @@ class Trial:
                                         {key: shown for key, (shown, _) in instead.items()})
                 except Exception:
                     break
+                if _means_infinities(one, [new for _, new in instead.values()], tensors(made), meant):
+                    meant += tensors(made)
                 all_made += zip(tensors(one.results), tensors(made))
                 used |= {id(new) for _, new in instead.values()}
                 ops += 1
@@ -189,7 +193,9 @@ class Trial:
                 found = derivatives(heads, learned, given)
                 scope.append("and the derivative of that" if self.backward else "forward and backward")
         words = "; ".join([attempt.words, ", ".join(scope)] if scope else [attempt.words])
-        return outcome_of(words, ops, results + found, results[0].dtype if results else torch.float32)
+        masked = {id(t) for t in meant}
+        shown = [torch.where(t.isinf(), 0.0, t) if id(t) in masked else t for t in results]
+        return outcome_of(words, ops, shown + found, results[0].dtype if results else torch.float32)
 
     def _copies(self, call: Call, wider: torch.dtype | None, leaves: list[_Tensor], formats: bool = False,
                 cast: bool = False, instead: dict[int, _Tensor] | None = None) -> Any:
@@ -247,6 +253,16 @@ def _has_other_bad(call: Call, instead: Mapping[int, Any]) -> bool:
     """Of another origin: no remedy of this one makes that finite."""
     return any(t.is_floating_point() and id(t) not in instead and not bool(torch.isfinite(t).all())
                for t in tensors((call.args, call.kwargs)))
+
+
+def _means_infinities(call: Call, given: Sequence[_Tensor], made: Sequence[_Tensor], meant: Sequence[_Tensor]) -> bool:
+    """Whether those that it has made are a number that it was given, or of what such an op has made."""
+    numbers = [value for value in (*call.args, *call.kwargs.values()) if isinstance(value, float)]
+    masks = [t for t in given if any(t is one for one in meant)]
+    if not masks and not any(map(math.isinf, numbers)):
+        return False
+    bad = [t for t in given if t.is_floating_point() and not bool(torch.isfinite(t).all())]
+    return all(any(t is one for one in masks) for t in bad) and not any(bool(t.isnan().any()) for t in made)
 
 
 def _as_it_is(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
