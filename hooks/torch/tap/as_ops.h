@@ -46,7 +46,8 @@ inline void define_ops() {
   static torch::Library ops(torch::Library::DEF, "nanhunt_tap", std::nullopt, __FILE__, __LINE__);
   ops.def("kept(int tap, int index) -> (str, str, Any[], Any[], int, int, int, int)",
           torch::CppFunction::makeFromBoxedFunction<&kept_call>());
-  ops.def(CompiledGraphs::kSchema);  // never called: rows of graphs are made as those of an op that is
+  ops.def(CompiledGraphs::kSchema);  // never called: rows of graphs, and of kernels, are made as those of ops that are
+  ops.def(Kernels::kSchema);
 }
 
 }  // namespace nanhunt::tap

@@ -110,6 +110,8 @@ class ValueGraph {
   bool step_was_bad() const { return step_was_bad_; }            // the step that ended last had a bad sink
   bool made_bad_number() const { return last_number_.bad; }      // ... a number that is not finite
   bool step_is_bad() const { return !hit_in_step_.empty(); }     // the one at hand has, so far
+  // What an op left bad in a parameter is a sink even where no mark says so: the run may have been killed first.
+  void hit_bad_homes();
   bool gradients_are_bad() const { return backward_is_bad_ || !bad_gradients_.empty(); }
   // ... what was computed with gradients off, or by a model where nothing is trained
   bool validation_is_bad() const { return last_validated_.bad || (!trained_ && last_given_.bad); }

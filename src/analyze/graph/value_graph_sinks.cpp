@@ -31,8 +31,8 @@ void ValueGraph::on_mark(const MarkRecord& mark) {
   if (value == nullptr) return;
   if (mark.path != 0) value->name = mark.path;
   value->add_role(mark.kind);
-  if (StorageInfo* home = values_.storage(value->storage); home != nullptr && mark.kind == TensorRole::kParameter)
-    home->holds_parameter = true;
+  StorageInfo* home = mark.kind == TensorRole::kParameter ? values_.storage(value->storage) : nullptr;
+  if (home != nullptr && !std::exchange(home->holds_parameter, true)) home->parameter = mark.path;
   note_sizes(mark.kind, value->layout);
   if (!changed_at_.empty() && (mark.kind == TensorRole::kParameter || mark.kind == TensorRole::kState))
     suspect_unseen(*value);
@@ -477,16 +477,7 @@ void ValueGraph::mark_unscaled() {
 void ValueGraph::settle() {
   mark_unscaled();
   judge_validation();
-  // What an op left bad in a parameter is a sink even where no mark says so (the run may have been killed first).
-  for (const auto& [storage, id] : bad_homes_) {
-    const Value* value = values_.find(id);
-    if (value == nullptr) continue;
-    const TensorRole kind = value->has_role(TensorRole::kParameter) ? TensorRole::kParameter
-                          : value->has_role(TensorRole::kState)   ? TensorRole::kState
-                                                                : TensorRole::kBuffer;
-    hit_sink(*value, kind, value->name, step_);
-  }
-  bad_homes_.clear();
+  hit_bad_homes();
   for (BirthId id : pending_) {
     Birth* birth = find_birth(id);
     if (birth == nullptr) continue;

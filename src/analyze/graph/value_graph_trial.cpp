@@ -18,6 +18,20 @@ bool ValueGraph::is_parameter_home(std::uint64_t storage) {
   return info != nullptr && info->holds_parameter;
 }
 
+void ValueGraph::hit_bad_homes() {
+  for (const auto& [storage, id] : bad_homes_) {
+    const Value* value = values_.find(id);
+    if (value == nullptr) continue;
+    const bool state = value->has_role(TensorRole::kState), buffer = value->has_role(TensorRole::kBuffer);
+    const TensorRole kind = value->has_role(TensorRole::kParameter) || !(state || buffer) ? TensorRole::kParameter
+                            : state                                                      ? TensorRole::kState
+                                                                                         : TensorRole::kBuffer;
+    const StorageInfo* home = value->name == 0 ? values_.storage(storage) : nullptr;  // of several, as one buffer
+    hit_sink(*value, kind, home == nullptr ? value->name : home->parameter, step_);
+  }
+  bad_homes_.clear();
+}
+
 void ValueGraph::note_trial(const OpInView& op) {
   heard_step_ = op.record->step;
   const bool copies = op.info->name == "clone" || op.info->name == "copy";

@@ -89,6 +89,7 @@ struct StorageInfo {
   Deliberate residual_deliberate = Deliberate::kNo;
   std::uint8_t residual_bad = 0;  // BadKind bits
   bool holds_parameter = false;
+  StringId parameter = 0;  // the first one that is there
 };
 
 class ValueTable {

@@ -59,6 +59,7 @@ bool SentinelWatch::on_step_end(const StepRecord& step, const StepOutcome& outco
     }
     return false;
   }
+  if ((health.bad & role_bit(TensorRole::kParameter)) != 0) graph.hit_bad_homes();
   // Its records show it.
   const bool validation_alone = (health.bad & kSinkBits) == role_bit(TensorRole::kOutput);
   if (graph.step_is_bad() || (validation_alone && graph.validation_is_bad())) return false;

@@ -60,6 +60,13 @@ def descend(parameter, gradient, rate):
 
 
 @JITFunction
+def adam(parameter, gradient, m, v, rate):
+    m += np.float32(0.1) * (gradient - m)
+    v += np.float32(0.01) * (gradient * gradient - v)
+    parameter -= np.float32(rate) * m / (np.sqrt(v) + np.float32(1e-8))
+
+
+@JITFunction
 def refuse(x):
     raise ValueError("no such kernel")
 
@@ -111,6 +118,22 @@ class Descent(torch.optim.Optimizer):
         for group in self.param_groups:
             for p in group["params"]:
                 descend[(1,)](p, p.grad, group["lr"])  # HERE
+
+
+class OwnAdam(torch.optim.Optimizer):
+    """With its state in one kernel."""
+
+    def __init__(self, parameters, lr=1e-3):
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state.update(m=torch.zeros_like(p), v=torch.zeros_like(p))
+                adam[(1,)](p, p.grad, state["m"], state["v"], group["lr"])  # HERE
 
 
 def line_of(kind):
@@ -186,9 +209,11 @@ def test_weights_that_a_kernel_reads_count_as_read(tmp_path):
     assert_silent(lambda: build(None), tmp_path / "twin", "live", STEPS)
 
 
-def test_an_optimizer_that_launches_kernels_writes_parameters(tmp_path):
+@pytest.mark.parametrize("level", ["live", "ops"])
+@pytest.mark.parametrize("optimizer", [Descent, OwnAdam])
+def test_an_optimizer_that_launches_kernels_writes_parameters(optimizer, level, tmp_path):
     def build(bad=BAD):
-        step, net, opt = training(Scaled, None, optimizer=Descent)()
+        step, net, opt = training(Scaled, None, optimizer=optimizer)()
 
         def spoilt(i):
             opt.param_groups[0]["lr"] = 1e39 if i == bad else 1e-3
@@ -196,9 +221,72 @@ def test_an_optimizer_that_launches_kernels_writes_parameters(tmp_path):
 
         return spoilt, net, opt
 
+    said = told(build, tmp_path / "bad", level, STEPS)
+    kernel = "triton::descend" if optimizer is Descent else "triton::adam"
+    assert said.what[:3] == ("unseen_kernel", kernel, "optimizer") and len(said.loud) == 1, said.show()
+    assert said.first["call_site"].endswith(f"test_launched_kernels.py:{line_of(optimizer)}"), said.first["call_site"]
+    assert_silent(lambda: build(None), tmp_path / "twin", level, STEPS)
+
+
+def test_weights_that_a_kernel_updates_by_hand_end_a_step(tmp_path):
+    def build(bad=BAD):
+        torch.manual_seed(0)
+        net = Net(Scaled)
+
+        def step(i):
+            net(torch.randn(4, 6), 1.0).square().mean().backward()
+            for p in net.parameters():
+                descend[(1,)](p.data, p.grad, 1e39 if i == bad else 1e-3)
+                p.grad = None
+
+        return step, net, None
+
     said = told(build, tmp_path / "bad", "live", STEPS)
-    assert said.what[:3] == ("unseen_kernel", "triton::descend", "optimizer"), said.show()
-    assert said.first["call_site"].endswith(f"test_launched_kernels.py:{line_of(Descent)}"), said.first["call_site"]
+    assert said.what[:2] == ("unseen_kernel", "triton::descend") and said.first["step"] == BAD, said.show()
+    twin = told(lambda: build(None), tmp_path / "twin", "live", STEPS)
+    assert twin.status == "clean" and twin.run.report["coverage"]["steps"] == STEPS, twin.show()
+
+
+@pytest.mark.parametrize("level", ["live", "ops"])
+@pytest.mark.parametrize("tail", [0.0, float("nan")])
+def test_memory_that_kernels_write_over_from_step_to_step_is_no_data(tail, level, tmp_path):
+    """A workspace, whose tail nothing reads."""
+
+    def build(bad=BAD):
+        torch.manual_seed(0)
+        net, work = nn.Linear(6, 8), torch.full((64,), tail)
+        opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+
+        def step(i):
+            opt.zero_grad()
+            h = net(torch.randn(4, 6) * (10 if i == bad else 1))
+            scale[(1,)](h.detach().reshape(-1), work[:32], HUGE if i == bad else 1.0)
+            (h * work[:32].reshape(4, 8)).square().mean().backward()
+            opt.step()
+
+        return step, net, opt
+
+    said = told(build, tmp_path / "bad", level, STEPS)
+    assert said.what[:2] == ("unseen_kernel", "triton::scale") and said.first["step"] == BAD, said.show()
+    assert_silent(lambda: build(None), tmp_path / "twin", level, STEPS)
+
+
+def test_a_mask_that_a_kernel_reads_is_not_what_it_made(tmp_path):
+    def build(bad=BAD):
+        step, net, opt = training(Scaled, None)()
+        mask = torch.full((4, 8), float("-inf"))
+
+        def masked(i):
+            weighted[(1,)](mask, torch.ones(8), torch.empty(4, 8))
+            opt.zero_grad()
+            x = torch.randn(4, 6) * (HUGE if i == bad else 1.0)
+            net(x * 10, 1.0).square().mean().backward()
+            opt.step()
+
+        return masked, net, opt
+
+    said = told(build, tmp_path / "bad", "live", STEPS)
+    assert said.what[:2] == ("overflow", "aten::mul") and len(said.loud) == 1, said.show()
     assert_silent(lambda: build(None), tmp_path / "twin", "live", STEPS)
 
 

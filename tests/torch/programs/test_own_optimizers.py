@@ -187,3 +187,39 @@ def test_what_is_written_before_an_optimizer_steps_for_the_first_time_ends_no_st
 def test_weights_that_are_moved_and_put_back_end_no_step(level, tmp_path):
     said = told(perturbed(bad=3), tmp_path, level)
     assert said.what[1] == "aten::log" and said.first["step"] == 3, said.show()
+
+
+def in_one_buffer(bad=None):
+    """Parameters and gradients are views of two buffers, which the program updates as wholes."""
+
+    def build():
+        torch.manual_seed(0)
+        net = Net()
+        flat = torch.cat([p.data.reshape(-1) for p in net.parameters()])
+        gradients, first = torch.zeros_like(flat), 0
+        for p in net.parameters():
+            last = first + p.numel()
+            p.data, p.grad = flat[first:last].view_as(p), gradients[first:last].view_as(p)
+            first = last
+        squares = torch.zeros_like(flat)
+
+        def step(i):
+            gradients.zero_()
+            x, y = data()
+            F.cross_entropy(net(x), y).backward()
+            squares.mul_(0.99).addcmul_(gradients, gradients, value=0.01)
+            with torch.no_grad():
+                flat.addcdiv_(gradients, (squares.sqrt() + 1e-6) * (0.0 if i == bad else 1.0), value=-1e-3)
+
+        return step, net, None
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_an_update_of_all_parameters_as_one_buffer_is_named_and_harms_them(level, tmp_path):
+    said = told(in_one_buffer(BAD), tmp_path / "bad", level, steps=10)
+    assert said.what[:3] == ("divide_by_zero", "aten::addcdiv_", "optimizer"), said.show()
+    assert said.first["step"] == BAD and len(said.loud) == 1, said.show()
+    assert any(sink.startswith("parameter ") for sink in said.first["sinks"]), said.first["sinks"]
+    assert_silent(in_one_buffer(), tmp_path / "twin", level, steps=10)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import sys
-from array import array
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +17,11 @@ from nanhunt._tap.tap_library import unheard
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
+    from nanhunt._tap.tap import Tap
 
 # What launches a kernel; the second runs it on the CPU (TRITON_INTERPRET=1).
 _LAUNCHERS = (("triton.runtime.jit", "JITFunction"), ("triton.runtime.interpreter", "InterpretedFunction"))
+_OF_A_TENSOR = ("TensorDescriptor", "TensorWrapper")  # by which Triton is given one
 Put = Callable[[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]], object]
 
 
@@ -39,41 +40,36 @@ def _heard(watching: Callable[[], Session | None], original: Callable[..., Any])
         tap = session.tap if session is not None else None
         if session is None or tap is None or not tap.is_on or kwargs.get("warmup") or not session.hears(trains=False):
             return original(kernel, *args, **kwargs)
-        given = without_modes(_begin, session, kernel, (*args, *kwargs.values()))
+        # What it is given lives until it has run: who calls it has it.
+        begun = without_modes(_begin, session, kernel, (*args, *kwargs.values()))
         try:
             with unheard():
                 result = original(kernel, *args, **kwargs)
         except BaseException as error:
-            if session.tap is tap:
-                tap.drop_graph()
+            without_modes(_end, session, tap, begun, True)
             take_frames_off(error)
             raise
-        without_modes(_end, session, given)
+        without_modes(_end, session, tap, begun, False)
         return result
 
     return run
 
 
-def _begin(session: Session, kernel: Any, args: Iterable[Any]) -> list[torch.Tensor]:
-    """Tensors that it is given."""
-    assert session.tap is not None
-    given: list[torch.Tensor] = []
+def _begin(session: Session, kernel: Any, args: Iterable[Any]) -> bool:
     try:
-        given = list(_tensors(args))
+        assert session.tap is not None
         name = getattr(getattr(kernel, "fn", None), "__name__", "kernel")
-        session.tap.begin_kernel(f"triton::{name}", given)
+        session.tap.begin_kernel(f"triton::{name}", list(_tensors(args)))
+        return True
     except Exception as error:
         session.failed(error, "a kernel")
-        if session.tap is not None:  # too many errors close the watch
-            session.tap.begin_graph(array("q"), array("q"))
-    return given
+        return False
 
 
-def _end(session: Session, given: list[torch.Tensor]) -> None:
-    if session.tap is None:
-        return
+def _end(session: Session, tap: Tap, begun: bool, raised: bool) -> None:
     try:
-        session.tap.end_graph(given, len(given))
+        if begun and session.tap is tap:
+            tap.end_kernel(raised)
     except Exception as error:
         session.failed(error, "a kernel")
 
@@ -82,7 +78,7 @@ def _tensors(args: Iterable[Any]) -> Iterator[torch.Tensor]:
     for arg in args:
         if type(arg) in PLAIN:
             yield arg
-        elif isinstance(arg, (tuple, list)):
+        elif type(arg) in (tuple, list):
             yield from _tensors(arg)
-        elif type(getattr(arg, "base", None)) in PLAIN:  # a descriptor of it
+        elif type(arg).__name__ in _OF_A_TENSOR and type(getattr(arg, "base", None)) in PLAIN:
             yield arg.base

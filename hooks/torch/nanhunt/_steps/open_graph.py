@@ -124,10 +124,12 @@ class GraphOpener:
         if graph is None or not graph.is_backward or not any(is_bad(t) for t in inputs.given):
             return False
         random, began = torch.get_rng_state(), time.monotonic()
-        with unheard(), torch.no_grad(), no_autocast(), below_autograd():
-            run = GraphRun(graph, inputs.given, began + max(self._seconds_left(), 1.0)).run()
-        torch.set_rng_state(random)
-        self._seconds += time.monotonic() - began
+        try:
+            with unheard(), torch.no_grad(), no_autocast(), below_autograd():
+                run = GraphRun(graph, inputs.given, began + max(self._seconds_left(), 1.0)).run()
+        finally:
+            torch.set_rng_state(random)
+            self._seconds += time.monotonic() - began
         return bool(run.bad) and run.came_by.isdisjoint(run.births)
 
     def _open_forward(self, backward: Graph) -> Opened | None:

@@ -194,10 +194,12 @@ class Tap:
         self.library.begin_graph(self.handle, given.buffer_info()[0], len(given), kept.buffer_info()[0])
 
     def begin_kernel(self, name: str, given: Sequence[torch.Tensor]) -> None:
-        """One that is launched past the dispatcher, as a graph; all that it is given, but for weights outside of an
-        optimizer, may be written."""
+        """One that is launched past the dispatcher."""
         of_given = array("q", [t._cdata for t in given])
         self.library.begin_kernel(self.handle, name.encode(), of_given.buffer_info()[0], len(of_given))
+
+    def end_kernel(self, raised: bool) -> None:
+        self.library.end_kernel(self.handle, raised)
 
     def judge_graph(self, made: Sequence[torch.Tensor], written: int, given: array[int]) -> int:
         """Of one that has run: 1: it made NaN; 2: something bad, and was given NaN; 3: infinities. `written`: as many

@@ -46,6 +46,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "lasting": (None, [_void, _void, _size, _i32]),
     "begin_graph": (None, [_void, _void, _size, _void]),
     "begin_kernel": (None, [_void, c.c_char_p, _void, _size]),
+    "end_kernel": (None, [_void, _i32]),
     "judge_graph": (_i32, [_void, _void, _size, _size, _void, _size]),
     "end_graph": (_i64, [_void, _void, _size, _i64, _void, _size]),
     "silence": (None, [_i32]),

@@ -19,7 +19,8 @@ Diagnosis diagnose_launched(const Case& c) {
                         c.where().empty() ? "" : " " + c.where());
   d.explanation = fmt::format(
       "{} Nothing is known of what it computes: it was launched past PyTorch.",
-      c.birth.watched ? "All that it was given was finite." : "Not all that it was given could be watched.");
+      c.birth.watched ? "What it was given, but for memory that no operation had written, was finite."
+                      : "Not all that it was given could be watched.");
   add_if(d.evidence, range_text(c));
   d.cause = "a kernel of the program's own";
   d.advice = {"compare-kernel"};
