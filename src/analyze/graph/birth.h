@@ -195,6 +195,10 @@ struct Birth {
   std::unique_ptr<Change> change;     // kUnseenWrite, kGarbage
   std::unique_ptr<Outgoing> sent;     // it went to other ranks
   std::unique_ptr<Swallow> swallow;   // its infinities disappeared in an op; leads all of its place
+  // Of a batch: one that was read ahead is that of the step after.
+  std::uint32_t batch_step() const {
+    return at.phase == Phase::kData && !events.empty() && events.first() == at.step + 1 ? at.step + 1 : at.step;
+  }
   bool hit_in_step = false;           // a sink of the step at hand is bad because of it
   Chain chain;
 

@@ -9,6 +9,7 @@ import numpy
 import pytest
 import torch
 from own_programs import LEVELS, Net, assert_silent, told
+from torch import nn
 from torch.nn import functional as F
 
 STEPS, BAD = 14, 11
@@ -92,3 +93,35 @@ def test_infinite_weights_that_the_loss_leaves_out_are_no_fault(level, tmp_path)
         return training(target, lambda out, w: torch.where(torch.isfinite(w), out.square() * w.clamp(max=2), 0).mean())
 
     assert_silent(build(True), tmp_path / "kept out", level, STEPS)
+
+
+def read_ahead(bad):
+    """The samples of a batch are put together while the step before is trained, as loaders of packages do."""
+
+    def build():
+        torch.manual_seed(0)
+        samples = [torch.randn(6) for _ in range(80)]
+        if bad is not None:
+            samples[8 * bad + 3][2] = float("nan")
+        net = nn.Linear(6, 3)
+        opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+        following = [torch.stack(samples[:8])]
+
+        def step(i):
+            x = following.pop()
+            following.append(torch.stack(samples[8 * i + 8 : 8 * i + 16]))
+            opt.zero_grad()
+            net(x).square().mean().backward()
+            opt.step()
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", ["live", "ops"])
+def test_a_batch_that_was_read_ahead_is_of_the_step_that_trains_on_it(level, tmp_path):
+    said = told(read_ahead(4), tmp_path / "bad", level, 7)
+    assert said.what[0] == "bad_input" and said.first["step"] == 4, said.show()
+    assert "step 4" in said.first["title"] and said.first["bad_steps"]["first_step"] == 4, said.show()
+    assert_silent(read_ahead(None), tmp_path / "twin", level, 7)

@@ -51,7 +51,7 @@ std::optional<Diagnosis> diagnose_bad_input(const Case& c) {
 
   Diagnosis d;
   d.title =
-      fmt::format("The {} of step {} holds {}{}", what, c.birth.at.step, count,
+      fmt::format("The {} of step {} holds {}{}", what, c.birth.batch_step(), count,
                   samples.rows_known && samples.ids.size() == 1 ? fmt::format(": sample {}", samples.ids[0])
                   : row_known ? (s.nonfinite() == 1 ? ", in " : ", first in ") + row
                               : "");
