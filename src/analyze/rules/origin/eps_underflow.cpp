@@ -35,6 +35,7 @@ std::optional<Diagnosis> lost_guard(const Case& c, double guard, DType stored, c
     d.advice = {"fp32-masters", "fused-optimizer", "eps-1e-4"};
   } else {
     d.advice = {"raise-eps", "fp32-compute"};
+    d.why.emplace_back("fp32-compute", "What the constant is added to is then in fp32, which holds the sum.");
   }
   return d;
 }
