@@ -180,7 +180,6 @@ TEST(UnseenKernel, is_said_where_an_opaque_call_had_the_contents) {
   EXPECT_EQ(table(trained_with({.opaque = true})), "clean\n");
 }
 
-// A buffer from `empty`, written or not before it is added.
 // A kernel of the program's own, launched past PyTorch; its name is that of an op.
 Analysis launched(const Numbers& given, const Numbers& made) {
   TraceBuilder t;
@@ -200,6 +199,7 @@ TEST(UnseenKernel, what_a_kernel_of_the_program_makes_bad_is_the_kernels_and_wha
   EXPECT_EQ(table(launched(finite().nan(1), finite().nan(1))).find("unseen_kernel"), std::string::npos);
 }
 
+// A buffer from `empty`, written or not before it is added.
 Analysis with_buffer(bool written, const Numbers& garbage) {
   TraceBuilder t;
   Handle b = t.in("fc1").op("empty_like", {{"self", t.value(finite())}}, garbage);

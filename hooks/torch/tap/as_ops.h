@@ -47,7 +47,7 @@ inline void define_ops() {
   ops.def("kept(int tap, int index) -> (str, str, Any[], Any[], int, int, int, int)",
           torch::CppFunction::makeFromBoxedFunction<&kept_call>());
   ops.def(CompiledGraphs::kSchema);  // never called: rows of graphs, and of kernels, are made as those of ops that are
-  ops.def(Kernels::kSchema);
+  ops.def(LaunchedKernels::kSchema);
 }
 
 }  // namespace nanhunt::tap

@@ -9,9 +9,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -30,17 +28,26 @@ class CompiledGraphs {
 
   // `kept`: of each input, whether who calls it keeps it as it is until the graph has run. Others may be freed or written
   // over by then: their memory is not read after this.
-  void begin(const c10::List<at::Tensor>& inputs, const std::vector<bool>& kept) { begin("compiled_graph", inputs, kept); }
-
-  // A kernel of the program's own, by name: the same. What it is given stays as it is, but for what it writes.
-  void begin_kernel(const std::string& name, const c10::List<at::Tensor>& inputs) {
-    c10::List<at::Tensor> read;
-    for (const at::Tensor& t : inputs) {
-      const Identity* const known = t.has_storage() ? rows_.describer.identities.find(t.storage().unsafeGetStorageImpl()) : nullptr;
-      if (known == nullptr || !known->is_unwritten()) read.push_back(t);
+  void begin(const c10::List<at::Tensor>& inputs, const std::vector<bool>& kept) {
+    rows_.held.launch_looks();  // what it writes is not known yet
+    if (plan_ == nullptr) {
+      const auto op = c10::Dispatcher::singleton().findSchema({"nanhunt_tap::compiled_graph", ""});
+      if (op) {
+        plan_ = std::make_unique<Plan>(plans::read(*op));
+        plan_->op = "compiled_graph";
+      }
     }
-    begin(name, read, std::vector<bool>(read.size(), true));
-    running_.back().is_kernel = true;
+    auto given = std::make_unique<Given>();
+    if (plan_ != nullptr) {
+      rows_.before(*plan_, {inputs}, *given);
+      std::vector<const at::Tensor*> bad;
+      const bool all_kept = std::find(kept.begin(), kept.end(), false) == kept.end();
+      if (!all_kept && !given->inputs_finite)
+        given->old = Births::taken(*plan_, given->args, {}, rows_.describer.identities, 0, bad);
+      if (!all_kept) forget_memory(*given, inputs, kept);
+      given->args = {c10::IValue(c10::List<at::Tensor>())};
+    }
+    running_.push_back({std::move(given), {}, {}});
   }
 
   // What a graph has made: NaN, something bad though it was given NaN, infinities that no healthy step had there.
@@ -49,7 +56,7 @@ class CompiledGraphs {
   // The verdict on a graph that has run. `outputs`: with what it was given and has written, the last `written` of them.
   // `site`: of the call.
   Verdict judge(const c10::List<at::Tensor>& outputs, std::size_t written, const c10::List<at::Tensor>& inputs, std::int64_t site) {
-    if (running_.empty() || running_.back().plan == nullptr || rows_.held.is_late()) return Verdict::kFinite;
+    if (running_.empty() || plan_ == nullptr || rows_.held.is_late()) return Verdict::kFinite;
     name_anew(outputs, written);
     std::uint8_t made = 0, had = 0;
     for (const at::Tensor& t : outputs) made |= look_at(t);
@@ -63,18 +70,17 @@ class CompiledGraphs {
     running.given->old |= had;
     if ((had & finite::kNan) != 0) return Verdict::kGivenNan;
     if ((made & finite::kNan) != 0) return Verdict::kMadeNan;
-    return rows_.held.births.is_new(*running.plan, site) ? Verdict::kInfinite : Verdict::kFinite;
+    return rows_.held.births.is_new(*plan_, site) ? Verdict::kInfinite : Verdict::kFinite;
   }
 
   // Its row. `inside`: what was bad there. The row's number, if badness began in it; else -1.
-  std::int64_t end(c10::List<at::Tensor> outputs, std::size_t written, const c10::List<at::Tensor>& inside, std::int64_t site) {
+  std::int64_t end(const c10::List<at::Tensor>& outputs, std::size_t written, const c10::List<at::Tensor>& inside, std::int64_t site) {
     if (running_.empty()) return -1;
-    if (running_.back().is_kernel) written = (outputs = but_for_weights(outputs)).size();
-    if (running_.back().plan != nullptr) name_anew(outputs, written);
+    if (plan_ != nullptr) name_anew(outputs, written);
     Running running = std::move(running_.back());
     const std::unique_ptr<Given> given = std::move(running.given);
     running_.pop_back();
-    if (running.plan == nullptr) return -1;
+    if (plan_ == nullptr) return -1;
     if (!inside.empty()) drop_inputs(*given, running.bad);  // what is inside stands for them
     for (const at::Tensor& t : inside) {
       const auto quad = rows_.describer.describe(t, true);
@@ -84,9 +90,9 @@ class CompiledGraphs {
       given->old |= finite::bits_of(t).value_or(0);
       given->inputs_finite = false;
     }
-    for (std::size_t i = outputs.size() - written; i < outputs.size(); ++i) rows_.note_written_by_graph(outputs.get(i));
+    for (std::size_t i = outputs.size() - written; i < outputs.size(); ++i) rows_.note_written_unheard(outputs.get(i));
     rows_.held.begin_reported();
-    rows_.after(*running.plan, *given, {outputs}, site);
+    rows_.after(*plan_, *given, {outputs}, site);
     rows_.held.launch_looks();  // a replay writes over it unheard
     return rows_.held.began() ? static_cast<std::int64_t>(rows_.last_reported()) : -1;
   }
@@ -96,35 +102,6 @@ class CompiledGraphs {
   }
 
  private:
-  void begin(const std::string& name, const c10::List<at::Tensor>& inputs, const std::vector<bool>& kept) {
-    rows_.held.launch_looks();  // what it writes is not known yet
-    std::unique_ptr<Plan>& plan = plans_[name];
-    if (plan == nullptr) {
-      const auto op = c10::Dispatcher::singleton().findSchema({"nanhunt_tap::compiled_graph", ""});
-      if (op) {
-        plan = std::make_unique<Plan>(plans::read(*op));
-        plan->op = name;
-      }
-    }
-    auto given = std::make_unique<Given>();
-    if (plan != nullptr) {
-      rows_.before(*plan, {inputs}, *given);
-      std::vector<const at::Tensor*> bad;
-      const bool all_kept = std::find(kept.begin(), kept.end(), false) == kept.end();
-      if (!all_kept && !given->inputs_finite)
-        given->old = Births::taken(*plan, given->args, {}, rows_.describer.identities, 0, bad);
-      if (!all_kept) forget_memory(*given, inputs, kept);
-      given->args = {c10::IValue(c10::List<at::Tensor>())};
-    }
-    running_.push_back({plan.get(), std::move(given), {}, {}, false});
-  }
-  // What a kernel writes is not known: it may be any of these.
-  c10::List<at::Tensor> but_for_weights(const c10::List<at::Tensor>& given) const {
-    c10::List<at::Tensor> written;
-    for (const at::Tensor& t : given)
-      if (t.is_floating_point() && (rows_.is_in_optimizer() || !rows_.copies.is_weights(t))) written.push_back(t);
-    return written;
-  }
   void forget_memory(Given& given, const c10::List<at::Tensor>& inputs, const std::vector<bool>& kept) {
     Words gone;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -182,13 +159,11 @@ class CompiledGraphs {
   }
 
   Rows& rows_;
-  std::map<std::string, std::unique_ptr<Plan>> plans_;
+  std::unique_ptr<Plan> plan_;
   struct Running {
-    Plan* plan;
     std::unique_ptr<Given> given;
     Words named;  // contents that it has made or written
     Words bad;    // ... that it was given, and are not finite
-    bool is_kernel;
   };
   std::vector<Running> running_;  // they nest
 };

@@ -14,7 +14,7 @@
 
 #include "hooks/torch/tap/collectives.h"
 #include "hooks/torch/tap/graphs.h"
-#include "hooks/torch/tap/kernels.h"
+#include "hooks/torch/tap/launched_kernels.h"
 #include "hooks/torch/tap/held/finite.h"
 #include "hooks/torch/tap/held/kept.h"
 #include "hooks/torch/tap/lasting.h"
@@ -30,7 +30,7 @@ struct Tap {
         rows(this->to, state, mutex, loss, std::move(theirs)),
         collectives(rows, this->to, state),
         lasting(rows, this->to, state),
-        graphs(rows), kernels(rows) {}
+        graphs(rows), launched(rows) {}
 
   Recording to;
   State own;
@@ -41,7 +41,7 @@ struct Tap {
   Collectives collectives;
   Lasting lasting;
   CompiledGraphs graphs;
-  Kernels kernels;
+  LaunchedKernels launched;
   KeptCalls kept;
   std::string bad_number;  // of validation: the first op whose result was a number that is not finite, and its line
 

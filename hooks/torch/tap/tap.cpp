@@ -364,7 +364,7 @@ NANHUNT_TAP void nanhunt_tap_begin_graph(void* tap, const std::int64_t* tensors,
 // A kernel that is launched past the dispatcher is about to run, and has run, or has raised.
 NANHUNT_TAP void nanhunt_tap_begin_kernel(void* tap, const char* name, const std::int64_t* tensors, std::size_t count) {
   guarded(static_cast<Tap*>(tap), 0, "a kernel", [&] {
-    static_cast<Tap*>(tap)->kernels.begin(name, tensors_at(tensors, count));
+    static_cast<Tap*>(tap)->launched.begin(name, tensors_at(tensors, count));
     return 0;
   });
 }
@@ -372,7 +372,7 @@ NANHUNT_TAP void nanhunt_tap_end_kernel(void* tap, std::int32_t raised) {
   Tap* const t = static_cast<Tap*>(tap);
   const std::int64_t site = t == nullptr || raised != 0 ? 0 : t->rows.frames.here();
   guarded(t, 0, "a kernel", [&] {
-    raised != 0 ? t->kernels.drop() : t->kernels.end(site);
+    raised != 0 ? t->launched.drop() : t->launched.end(site);
     return 0;
   });
 }

@@ -184,10 +184,8 @@ class Steps {
     if (events_.empty()) return;
     std::uint64_t anew = born_.count_in(events_);
     const std::uint64_t unwatched = unwatched_.count_in(events_);
-    // Where a program writes its weights by hand, a step ends with the next forward: data made before that are the next
-    // step's. So is a batch that is read ahead.
-    const bool by_op = f.place.op && (f.cls == FindingClass::kBadInput || !f.place.op->starts_with('<'));
-    if (by_op && f.place.phase == Phase::kData && events_.first() == born_.first() + 1 && anew < events_.count()) {
+    const bool of_data = f.place.op && (f.cls == FindingClass::kBadInput || !f.place.op->starts_with('<'));
+    if (of_data && is_of_next_step(f.place.phase, born_.first(), events_) && anew < events_.count()) {
       f.place.step = f.first_step = events_.first();
       f.last_step = std::max(f.first_step, f.last_step);
       ++anew;

@@ -146,6 +146,12 @@ struct Change {
   bool carries = false;  // what is made of it may go wrong because of it
 };
 
+// Data that first did harm in the step after they were made are that step's: its batch is read ahead, or a step ends with
+// the next forward.
+inline bool is_of_next_step(Phase phase, std::uint32_t made, const StepSet& events) {
+  return phase == Phase::kData && !events.empty() && events.first() == made + 1;
+}
+
 // Bad numbers of a birth that this rank gave to others.
 struct Outgoing {
   std::uint32_t step = 0;  // the first time
@@ -195,10 +201,6 @@ struct Birth {
   std::unique_ptr<Change> change;     // kUnseenWrite, kGarbage
   std::unique_ptr<Outgoing> sent;     // it went to other ranks
   std::unique_ptr<Swallow> swallow;   // its infinities disappeared in an op; leads all of its place
-  // Of a batch: one that was read ahead is that of the step after.
-  std::uint32_t batch_step() const {
-    return at.phase == Phase::kData && !events.empty() && events.first() == at.step + 1 ? at.step + 1 : at.step;
-  }
   bool hit_in_step = false;           // a sink of the step at hand is bad because of it
   Chain chain;
 

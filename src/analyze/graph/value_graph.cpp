@@ -419,10 +419,11 @@ void ValueGraph::finish_outputs(const OpInView& op) {
       changed_while_bad_ = changed_while_bad_ || std::find(bad_gradients_.begin(), bad_gradients_.end(),
                                                            value->name) != bad_gradients_.end();
     }
-    const bool in_place = std::any_of(op.in.begin(), op.in.end(), [&](const Value* in) {
-      return in != nullptr && in->storage == value->storage;
-    });
-    if ((value->roles & kLastingRoles) != 0 || (in_place && is_parameter_home(value->storage))) {
+    const auto in_place = [&] {
+      return std::any_of(op.in.begin(), op.in.end(),
+                         [&](const Value* in) { return in != nullptr && in->storage == value->storage; });
+    };
+    if ((value->roles & kLastingRoles) != 0 || (is_parameter_home(value->storage) && in_place())) {
       if (value->bad != 0) {
         bad_homes_[value->storage] = value->id;
       } else if (!bad_homes_.empty() && value->has_stats) {

@@ -32,7 +32,7 @@ void ValueGraph::on_mark(const MarkRecord& mark) {
   if (mark.path != 0) value->name = mark.path;
   value->add_role(mark.kind);
   StorageInfo* home = mark.kind == TensorRole::kParameter ? values_.storage(value->storage) : nullptr;
-  if (home != nullptr && !std::exchange(home->holds_parameter, true)) home->parameter = mark.path;
+  if (home != nullptr && !home->parameter) home->parameter = mark.path;
   note_sizes(mark.kind, value->layout);
   if (!changed_at_.empty() && (mark.kind == TensorRole::kParameter || mark.kind == TensorRole::kState))
     suspect_unseen(*value);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of ValueGraph that tells weights that the program tries and takes back (a line search, a step that is halved)
 // from those that it evaluates: averages that are copied in are what it wants to know about, a sum that is undone is not.
+// And what an op leaves bad in weights.
 #include <algorithm>
 #include <utility>
 
@@ -15,19 +16,18 @@ constexpr std::size_t kMaxCopies = 1u << 14;
 
 bool ValueGraph::is_parameter_home(std::uint64_t storage) {
   const StorageInfo* info = values_.storage(storage);
-  return info != nullptr && info->holds_parameter;
+  return info != nullptr && info->parameter;
 }
 
 void ValueGraph::hit_bad_homes() {
   for (const auto& [storage, id] : bad_homes_) {
     const Value* value = values_.find(id);
     if (value == nullptr) continue;
-    const bool state = value->has_role(TensorRole::kState), buffer = value->has_role(TensorRole::kBuffer);
-    const TensorRole kind = value->has_role(TensorRole::kParameter) || !(state || buffer) ? TensorRole::kParameter
-                            : state                                                      ? TensorRole::kState
-                                                                                         : TensorRole::kBuffer;
+    TensorRole kind = TensorRole::kParameter;
+    if (!value->has_role(kind) && value->has_role(TensorRole::kBuffer)) kind = TensorRole::kBuffer;
+    if (!value->has_role(TensorRole::kParameter) && value->has_role(TensorRole::kState)) kind = TensorRole::kState;
     const StorageInfo* home = value->name == 0 ? values_.storage(storage) : nullptr;  // of several, as one buffer
-    hit_sink(*value, kind, home == nullptr ? value->name : home->parameter, step_);
+    hit_sink(*value, kind, home == nullptr ? value->name : home->parameter.value_or(0), step_);
   }
   bad_homes_.clear();
 }

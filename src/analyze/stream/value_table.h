@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <deque>
 #include <vector>
 
@@ -88,8 +89,7 @@ struct StorageInfo {
   NodeId residual_node = kNoNode;
   Deliberate residual_deliberate = Deliberate::kNo;
   std::uint8_t residual_bad = 0;  // BadKind bits
-  bool holds_parameter = false;
-  StringId parameter = 0;  // the first one that is there
+  std::optional<StringId> parameter;  // the first one that is there
 };
 
 class ValueTable {

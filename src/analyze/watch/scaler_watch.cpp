@@ -209,8 +209,8 @@ void ScalerWatch::on_op_after_backward(const OpInView& op, std::optional<double>
 }
 
 std::optional<ScalerWatch::MisuseState> ScalerWatch::never_unscaled() const {
-  if (!told_ || unscales_ || several_ || !optimizes_ || past_.count == 0) return std::nullopt;
-  MisuseState state = past_;
+  if (!told_ || unscales_ || several_ || !optimizes_ || stepped_past_.count == 0) return std::nullopt;
+  MisuseState state = stepped_past_;
   state.kind = Misuse::kNeverUnscaled;
   return state;
 }
@@ -256,9 +256,9 @@ StepOutcome ScalerWatch::on_step_end(const StepRecord& step) {
   outcome.held_back = step.skipped || (ours && (skip_ || found_));
   outcome.scale = ours && scaled_ ? step_scale_ : !own_ && std::isfinite(step.scale) ? step.scale : scale_;
   if (ours && scaled_ && step_scale_ > 1 && !step.skipped && step.ending == StepEnding::kOptimizer) {
-    if (past_.count++ == 0) past_.first_step = step.step;
-    past_.last_step = step.step;
-    past_.scale = step_scale_;
+    if (stepped_past_.count++ == 0) stepped_past_.first_step = step.step;
+    stepped_past_.last_step = step.step;
+    stepped_past_.scale = step_scale_;
   }
   in_step_ = scaled_ = skip_ = found_ = unscaled_ = false;
   for (MisuseState& state : misuses_) state.went_on = state.went_on || step.step > state.last_step;

@@ -70,7 +70,7 @@ class ScalerWatch {
   };
   const std::optional<CollapseState>& collapse() const { return collapse_; }
 
-  // A call that the scaler refused, or that was made in the wrong order.
+  // A call that the scaler refused, that was made in the wrong order, or that is missing.
   enum class Misuse : std::uint8_t { kRefused, kClipBeforeUnscale, kUnscaleTwice, kStepTwice, kNeverUnscaled };
   struct MisuseState {
     Misuse kind = Misuse::kRefused;
@@ -144,7 +144,7 @@ class ScalerWatch {
   Decline decline_;
   std::optional<CollapseState> collapse_;
   std::vector<MisuseState> misuses_;
-  MisuseState past_;        // steps of optimizers that the scaler was not asked for
+  MisuseState stepped_past_;  // steps of optimizers that the scaler was not asked for
   bool unscales_ = false;   // it was called for more than to scale, or the program divides gradients itself, or may
   bool optimizes_ = false;  // an op of an optimizer was seen
 

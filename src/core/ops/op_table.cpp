@@ -39,8 +39,7 @@ std::array<OpInfo, kRowCount> sorted_rows() {
 
 // Of a namespace whose ops are all alike there is one row.
 std::string_view row_name(std::string_view name) {
-  constexpr std::string_view kLaunched = "triton::";
-  return name.starts_with(kLaunched) ? "triton::*" : name;
+  return name.starts_with("triton::") ? "triton::*" : name;
 }
 
 const OpInfo* find(std::string_view name) {

@@ -123,7 +123,8 @@ TEST(Misuse, of_a_scaler_that_only_scales_is_found_and_a_program_that_unscales_i
   EXPECT_EQ(a.findings[0].occurrence_count, 3u);
   EXPECT_EQ(a.findings[0].advice.at(0).id, "step-by-scaler");
   EXPECT_EQ(table(stepped_past(1.0 / 4096)), "clean\n");
-  EXPECT_EQ(table(stepped_past(1, true)).find("never unscaled"), std::string::npos);
+  const Analysis asked = stepped_past(1, true);
+  for (const Finding& f : asked.findings) EXPECT_EQ(f.title.find("never unscaled"), std::string::npos) << f.title;
 }
 
 TEST(Misuse, is_not_made_of_two_scalers_that_each_number_their_optimizers_from_0) {

@@ -15,7 +15,7 @@ import torch
 
 from nanhunt import _library as lib
 from nanhunt import _step_judge as steps
-from nanhunt._hooks import calls, compiled, endings, kernels
+from nanhunt._hooks import calls, compiled, endings, launched_kernels
 from nanhunt._hooks.dynamo import hide_function, register_with_dynamo
 from nanhunt._hooks.frames import take_frames_off
 from nanhunt._hooks.functions import function_around
@@ -286,7 +286,7 @@ def _begin_root(session: Session, module: torch.nn.Module, args: tuple[Any, ...]
         session.state.phase = lib.FORWARD
         if id(module) not in session.met:
             session.met.set(module, True)
-            kernels.expect(_watching, _patches.put)
+            launched_kernels.expect(_watching, _patches.put)
             session.notify("on_root_met", call)
         session.notify("on_root_enter", call)
         calls.look_into(session.places)
@@ -329,7 +329,7 @@ def _watching() -> Session | None:
 
 def _expect() -> None:
     compiled.expect(_watching, _patches.put)
-    kernels.expect(_watching, _patches.put)
+    launched_kernels.expect(_watching, _patches.put)
 
 
 def _compiles(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

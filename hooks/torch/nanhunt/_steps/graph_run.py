@@ -36,7 +36,7 @@ class Opened:
     written: dict[int, Any] = field(default_factory=dict)  # into its inputs, by their number
     bad: list[torch.Tensor] = field(default_factory=list)  # of these; where it was left, of what could not be read
     births: dict[int, Birth] = field(default_factory=dict)  # nodes that are bad of what was not
-    came_by: set[int] = field(default_factory=set)  # bad nodes by which what is bad came into these
+    began_inside: bool = False  # one of these led to what is bad in the end
     lack: str = ""            # why it was left before its end
     only_fused: tuple[Node, Birth] | None = None  # the first that is bad only as a fused kernel computes it
 
@@ -77,9 +77,10 @@ class GraphRun:
                 self._results.pop(result, None)
         with unheard():
             opened.bad = [t for t in (*opened.made, *opened.written.values()) if is_bad(t)]
-        ends = [number for number, node in enumerate(graph.nodes)
-                if node.kind == "output" or node.target is torch.ops.aten.copy_.default]
-        opened.came_by = sources_of(graph, ends, self._bad)
+        if opened.births:
+            ends = [number for number, node in enumerate(graph.nodes)
+                    if node.kind == "output" or node.target is torch.ops.aten.copy_.default]
+            opened.began_inside = not sources_of(graph, ends, self._bad).isdisjoint(opened.births)
         return opened
 
     def _compute(self, number: int, node: Node) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -108,29 +109,35 @@ class GraphOpener:
         return streak & (streak - 1) != 0
 
     def open(self, inputs: Inputs, verdict: int, results: Results) -> Opened | None:
-        """`results`: what it gave and wrote. Of a backward that its forward gave what is bad, the forward is opened."""
+        """`results`: what it gave and wrote. Where all that is bad in a backward was saved by its forward, that one
+        is opened."""
         assert inputs.graph is not None
         if verdict == INFINITE and self._is_infinite_again(inputs.graph):
             inputs.lack = _ENOUGH
             return None
         if verdict == GIVEN_NAN:
             return self._open_forward(inputs.graph)
-        opened = self._open_forward(inputs.graph) if self._is_given_all(inputs) else None
+        opened = self._open_forward(inputs.graph) if self._is_given_all(inputs.graph, inputs.given) else None
         return opened if opened is not None and opened.bad else self._open(inputs, results)
 
-    def _is_given_all(self, inputs: Inputs) -> bool:
+    def _is_given_all(self, graph: Graph, given: Sequence[Any]) -> bool:
         """Whether what is bad in a backward, computed op by op, came of infinities that it was given alone."""
-        graph = inputs.graph
-        if graph is None or not graph.is_backward or not any(is_bad(t) for t in inputs.given):
+        if not graph.is_backward or not any(is_bad(t) for t in given):
             return False
+        with self._aside() as ends, unheard():
+            run = GraphRun(graph, given, ends).run()
+        return bool(run.bad) and not run.began_inside
+
+    @contextmanager
+    def _aside(self) -> Iterator[float]:
+        """Where a graph is computed that the program does not know of. Until when it may be."""
         random, began = torch.get_rng_state(), time.monotonic()
         try:
-            with unheard(), torch.no_grad(), no_autocast(), below_autograd():
-                run = GraphRun(graph, inputs.given, began + max(self._seconds_left(), 1.0)).run()
+            with torch.no_grad(), no_autocast(), below_autograd():
+                yield began + max(min(self._seconds_left(), _SECONDS), 1.0)
         finally:
             torch.set_rng_state(random)
             self._seconds += time.monotonic() - began
-        return bool(run.bad) and run.came_by.isdisjoint(run.births)
 
     def _open_forward(self, backward: Graph) -> Opened | None:
         forwards = self._forwards.get(id(backward.forward), [])
@@ -148,9 +155,7 @@ class GraphOpener:
     def _open(self, inputs: Inputs, results: Results | None) -> Opened:
         graph, session, tap = inputs.graph, self.session, self.session.tap
         assert tap is not None and graph is not None
-        prefixes, began = _prefixes(session, inputs, graph), time.monotonic()
-        ends = began + max(min(self._seconds_left(), _SECONDS), 1.0)
-
+        prefixes = _prefixes(session, inputs, graph)
         here = call_site() if results is not None else ""  # for the optimizers of PyTorch
 
         def place(node: Node) -> None:
@@ -159,12 +164,12 @@ class GraphOpener:
                 path = plain_path(node.root, node.path)
             tap.place(path, _site(node) or here)
 
-        random = torch.get_rng_state()
         tap.library.silence(1)
         try:
-            with torch.no_grad(), no_autocast(), below_autograd():
+            with self._aside() as ends:
                 is_fused, only_fused = False, None
                 if graph.keeps_wide:
+                    random, began = torch.get_rng_state(), time.monotonic()
                     third = (ends - began) / 3  # at most, for each
                     with unheard():
                         rounded = GraphRun(graph, inputs.given, began + third).run()
@@ -179,8 +184,6 @@ class GraphOpener:
         finally:
             tap.place(None)
             tap.library.silence(0)
-            torch.set_rng_state(random)
-            self._seconds += time.monotonic() - began
         if not opened.bad:
             self._in_vain.set_new(graph, set())
             self._in_vain[id(graph)].add(session.state.step)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nanhunt._steps.remedies import try_remedies
-from nanhunt._steps.trial import SAME, WIDER, first_bad, is_random, tensors
+from nanhunt._steps.trial import SAME, WIDER, first_bad, is_given_infinity, is_random, tensors
 from nanhunt._tap.plain import DTYPES, call_of
 from nanhunt._tap.tap import Schema, schema_of
 from nanhunt._tap.tap_library import unheard
@@ -80,7 +80,7 @@ def prove(session: Session, tap: Tap) -> None:
     try:
         with _no_dispatch(), torch.no_grad():
             for call in (one for one in kept if one.began):
-                at = None if _is_given_infinity(call) else _began_at(call)
+                at = None if is_given_infinity(call) else _began_at(call)
                 if at is None:
                     continue
                 alone = _alone(call, at)
@@ -106,11 +106,6 @@ def _try(session: Session, call: Call, kept: Sequence[Call], step: int) -> None:
         try_remedies(session, call, kept, step)
     except Exception as error:
         session.failed(error, "trying advice")
-
-
-def _is_given_infinity(call: Call) -> bool:
-    """A mask: the infinity is one of the program's own."""
-    return any(isinstance(value, float) and math.isinf(value) for value in (*call.args, *call.kwargs.values()))
 
 
 def _began_at(call: Call) -> int | None:

@@ -161,7 +161,7 @@ class Trial:
             if not all_made:
                 return None
             ops, used = 1, set[int]()
-            meant: list[_Tensor] = []  # hold infinities that an op was given as a number: a mask's
+            masked = set[int]()  # of what was made: its infinities are a mask's
             for one in self.followers if attempt.follow else ():
                 if ops == _MAX_OPS or is_random(one) or (self.backward and self._reads_what_changes(one)):
                     break
@@ -175,8 +175,8 @@ class Trial:
                                         {key: shown for key, (shown, _) in instead.items()})
                 except Exception:
                     break
-                if _means_infinities(one, [new for _, new in instead.values()], tensors(made), meant):
-                    meant += tensors(made)
+                if _is_masked(one, [new for _, new in instead.values()], tensors(made), masked):
+                    masked |= set(map(id, tensors(made)))
                 all_made += zip(tensors(one.results), tensors(made))
                 used |= {id(new) for _, new in instead.values()}
                 ops += 1
@@ -193,7 +193,6 @@ class Trial:
                 found = derivatives(heads, learned, given)
                 scope.append("and the derivative of that" if self.backward else "forward and backward")
         words = "; ".join([attempt.words, ", ".join(scope)] if scope else [attempt.words])
-        masked = {id(t) for t in meant}
         shown = [torch.where(t.isinf(), 0.0, t) if id(t) in masked else t for t in results]
         return outcome_of(words, ops, shown + found, results[0].dtype if results else torch.float32)
 
@@ -255,14 +254,16 @@ def _has_other_bad(call: Call, instead: Mapping[int, Any]) -> bool:
                for t in tensors((call.args, call.kwargs)))
 
 
-def _means_infinities(call: Call, given: Sequence[_Tensor], made: Sequence[_Tensor], meant: Sequence[_Tensor]) -> bool:
-    """Whether those that it has made are a number that it was given, or of what such an op has made."""
-    numbers = [value for value in (*call.args, *call.kwargs.values()) if isinstance(value, float)]
-    masks = [t for t in given if any(t is one for one in meant)]
-    if not masks and not any(map(math.isinf, numbers)):
+def is_given_infinity(call: Call) -> bool:
+    """A mask: the infinity is one of the program's own."""
+    return any(isinstance(value, float) and math.isinf(value) for value in (*call.args, *call.kwargs.values()))
+
+
+def _is_masked(call: Call, given: Sequence[_Tensor], made: Sequence[_Tensor], masked: set[int]) -> bool:
+    """Whether infinities of what it has made are a mask's: a number that it was given, or handed on from such."""
+    if not is_given_infinity(call) and masked.isdisjoint(map(id, given)):
         return False
-    bad = [t for t in given if t.is_floating_point() and not bool(torch.isfinite(t).all())]
-    return all(any(t is one for one in masks) for t in bad) and not any(bool(t.isnan().any()) for t in made)
+    return all(id(t) in masked or first_bad(t) < 0 for t in given) and not any(bool(t.isnan().any()) for t in made)
 
 
 def _as_it_is(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -194,7 +194,7 @@ class Tap:
         self.library.begin_graph(self.handle, given.buffer_info()[0], len(given), kept.buffer_info()[0])
 
     def begin_kernel(self, name: str, given: Sequence[torch.Tensor]) -> None:
-        """One that is launched past the dispatcher."""
+        """A kernel that is launched past the dispatcher, by its name."""
         of_given = array("q", [t._cdata for t in given])
         self.library.begin_kernel(self.handle, name.encode(), of_given.buffer_info()[0], len(of_given))
 

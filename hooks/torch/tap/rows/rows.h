@@ -233,8 +233,8 @@ class Rows {
 
   // Where ops run that stand for nodes of a compiled graph; none: they run where they seem to.
   void set_place(std::optional<Place> place) { in_graph_ = place; }
-  // A compiled graph wrote it: the program is its own optimizer where that is a parameter.
-  void note_written_by_graph(const at::Tensor& t) {
+  // A compiled graph or a launched kernel wrote it: the program is its own optimizer where that is a parameter.
+  void note_written_unheard(const at::Tensor& t) {
     if (state_->phase == NANHUNT_PHASE_LOSS && copies.is_weights(t)) state_->stepped = 1;
   }
   // The number of the row that the recorder got last.

@@ -49,9 +49,11 @@ std::optional<Diagnosis> diagnose_bad_input(const Case& c) {
   const bool row_known = !samples.rows_known && samples.coords.size() > 1;
   const std::string row = row_known ? fmt::format("row {}", samples.coords[0]) : "";
 
+  const OpRef& at = c.birth.at;
+  const std::uint32_t step = is_of_next_step(at.phase, at.step, c.birth.events) ? at.step + 1 : at.step;
   Diagnosis d;
   d.title =
-      fmt::format("The {} of step {} holds {}{}", what, c.birth.batch_step(), count,
+      fmt::format("The {} of step {} holds {}{}", what, step, count,
                   samples.rows_known && samples.ids.size() == 1 ? fmt::format(": sample {}", samples.ids[0])
                   : row_known ? (s.nonfinite() == 1 ? ", in " : ", first in ") + row
                               : "");

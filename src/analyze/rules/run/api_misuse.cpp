@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// api_misuse: calls of the loss scaler in a wrong order, calls that it refused, and gradients of a skipped step that
+// api_misuse: calls of the loss scaler in a wrong order, calls that it refused or that are missing, and gradients of a skipped step that
 // were kept and added to.
 #include <fmt/format.h>
 
@@ -130,8 +130,8 @@ std::vector<Finding> misuse_findings(const ScalerWatch& scaler, bool diverged) {
         f.title = fmt::format("Gradients are never unscaled: the optimizer steps with gradients {} times too large",
                               scale_text(m.scale));
         f.explanation =
-            "The scaler multiplies the loss, and then the optimizer steps by itself. Adam and its kin divide by the "
-            "gradients' size, so that theirs is hidden; clipping, weight decay, and every other optimizer take it as it is.";
+            "The scaler multiplies the loss, and then the optimizer steps by itself. Adam divides by the gradients' "
+            "magnitude, which hides the factor. SGD and clipping do not.";
         f.advice = {make_advice("step-by-scaler")};
         break;
     }

@@ -27,7 +27,7 @@ void report_calibration(Finding& f, const std::vector<const ScaleTrial*>& trials
 void report_open_streak(Finding& f, const std::vector<const ScaleTrial*>& trials);
 void report_collapse(Finding& f, const ScalerWatch::CollapseState& state);
 
-// `diverged`: the loss grew until something overflowed.
+// `diverged`: there is a fault of class exploding.
 std::vector<Finding> misuse_findings(const ScalerWatch& scaler, bool diverged);
 
 }  // namespace nanhunt::analyze

@@ -22,14 +22,14 @@
 
 namespace nanhunt::tap {
 
-class Kernels {
+class LaunchedKernels {
  public:
   static constexpr const char* kSchema =
       "launched_kernel(Tensor[] read, Tensor(a!)[] written, *, Tensor(b!)[] fresh) -> ()";
 
-  explicit Kernels(Rows& rows) : rows_(rows) {}
+  explicit LaunchedKernels(Rows& rows) : rows_(rows) {}
 
-  // On the host what it writes is seen by its bytes. On a device it may write all that is no weight, and in an optimizer
+  // On the host what it writes is seen by a checksum. On a device it may write all that is no weight, and in an optimizer
   // weights too. Memory that nothing has written yet is a place for results.
   void begin(const std::string& name, const c10::List<at::Tensor>& tensors) {
     running_.emplace_back();
@@ -52,7 +52,7 @@ class Kernels {
     }
     running.given = std::make_unique<Given>();
     rows_.before(*running.plan, {read, written, fresh}, *running.given);
-    for (const Given::Written& one : running.given->written) running.bytes.push_back(one.at < 0 ? 0 : bytes_of(one.tensor));
+    for (const Given::Written& one : running.given->written) running.checksums.push_back(one.at < 0 ? 0 : checksum_of(one.tensor));
   }
 
   void end(std::int64_t site) {
@@ -63,13 +63,13 @@ class Kernels {
     Given& given = *running.given;
     for (std::size_t i = given.written.size(); i-- > 0;) {
       const Given::Written& one = given.written[i];
-      if (one.at < 0 || !one.tensor.device().is_cpu() || bytes_of(one.tensor) != running.bytes[i]) continue;
+      if (one.at < 0 || !one.tensor.device().is_cpu() || checksum_of(one.tensor) != running.checksums[i]) continue;
       const auto quad = rows_.describer.describe(one.tensor, true);
       if (quad) given.words[static_cast<std::size_t>(one.at)] = quad->data;
       given.key[static_cast<std::size_t>(one.at) / kValueWords] = 8 * one.arg->index + kAsRead;
       given.written.erase(given.written.begin() + static_cast<std::ptrdiff_t>(i));
     }
-    for (const Given::Written& one : given.written) rows_.note_written_by_graph(one.tensor);
+    for (const Given::Written& one : given.written) rows_.note_written_unheard(one.tensor);
     rows_.held.begin_reported();
     rows_.after(*running.plan, given, {}, site);
     rows_.held.launch_looks();
@@ -83,7 +83,7 @@ class Kernels {
   struct Running {
     Plan* plan = nullptr;
     std::unique_ptr<Given> given;
-    std::vector<std::uint64_t> bytes;  // of what may be written, on the host
+    std::vector<std::uint64_t> checksums;  // of what may be written, on the host
   };
 
   Plan* plan_of(const std::string& name) {
@@ -97,8 +97,8 @@ class Kernels {
     return plan.get();
   }
 
-  // A sum over the memory that it lies in: two contents are taken for one once in 2^64.
-  static std::uint64_t bytes_of(const at::Tensor& t) {
+  // Of the memory that it lies in: two contents are taken for one once in 2^64.
+  static std::uint64_t checksum_of(const at::Tensor& t) {
     if (!t.device().is_cpu() || t.numel() == 0) return 0;
     std::int64_t last = 0;
     for (std::int64_t d = 0; d < t.dim(); ++d) last += (t.size(d) - 1) * t.stride(d);

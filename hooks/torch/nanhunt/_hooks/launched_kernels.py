@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that the program launches past PyTorch's dispatcher, by Triton: each launch is heard as one op, of which only
-arguments are known. Those of Inductor are parts of its graphs, and are launched otherwise."""
+"""Kernels that the program launches past PyTorch's dispatcher, by Triton: each launch is heard as one op, by the
+tensors that it is given and those that it writes. Inductor launches its own otherwise: they are parts of graphs."""
 from __future__ import annotations
 
 import functools
