@@ -99,7 +99,7 @@ class LaunchedKernels {
 
   // Of the memory that it lies in: two contents are taken for one once in 2^64.
   static std::uint64_t checksum_of(const at::Tensor& t) {
-    if (!t.device().is_cpu() || t.numel() == 0) return 0;
+    if (!t.device().is_cpu() || t.numel() == 0 || !Describer::holds(t)) return 0;
     std::int64_t last = 0;
     for (std::int64_t d = 0; d < t.dim(); ++d) last += (t.size(d) - 1) * t.stride(d);
     const auto* const data = static_cast<const char*>(t.storage().data()) + t.storage_offset() * static_cast<std::int64_t>(t.itemsize());
