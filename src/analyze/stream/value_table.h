@@ -4,8 +4,8 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "nanhunt/trace.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// api_misuse: calls of the loss scaler in a wrong order, calls that it refused or that are missing, and gradients of a skipped step that
-// were kept and added to.
+// api_misuse: calls of the loss scaler in a wrong order, calls that it refused or that are missing, and gradients of a
+// skipped step that were kept and added to.
 #include <fmt/format.h>
 
 #include "src/analyze/wording/advice.h"
