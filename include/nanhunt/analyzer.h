@@ -375,6 +375,7 @@ struct Analysis {
 
 struct AnalyzeOptions {
   std::uint32_t max_findings = 64;
+  std::vector<std::uint32_t> ranks = {};  // of analyze_run(): only these, where they are there; empty: all
 };
 
 // Feeds on the batches of one attempt, in order.

@@ -125,6 +125,7 @@ typedef struct nanhunt_health {
   uint32_t bad_tensors;
   const char* first_bad;
   double gradient_norm, weight_norm; /* NaN: not known */
+  uint64_t weight_checksum;          /* 0: not read */
 } nanhunt_health;
 NANHUNT_API nanhunt_status nanhunt_record_health(nanhunt_recorder* recorder, const nanhunt_health* health);
 
@@ -224,8 +225,11 @@ enum {
   NANHUNT_SETUP_FOREIGN_PARAMETERS = 4,   /* none of the `number` parameters of an optimizer has a gradient or is the
                                              models' own, whose parameters have gradients and are in no optimizer;
                                              text: its class */
-  NANHUNT_SETUP_WIDE_COLUMN = 5           /* of what a model is given, text ("column 7 of input 0") reaches `number`
+  NANHUNT_SETUP_WIDE_COLUMN = 5,          /* of what a model is given, text ("column 7 of input 0") reaches `number`
                                              times as far as the median column; path: the model */
+  NANHUNT_SETUP_COORDINATE = 6,           /* path: a dimension of the ranks ("data"); number: this rank's place there */
+  NANHUNT_SETUP_ACCELERATOR = 7,          /* path: the id of the card that this rank uses; text: its name */
+  NANHUNT_SETUP_REPLICAS = 8              /* ranks that hold the same parameters; number: the lowest; text: how many */
 };
 typedef struct nanhunt_setup {
   uint32_t struct_size;
@@ -359,9 +363,13 @@ NANHUNT_API int32_t nanhunt_step_was_left_out(nanhunt_step_judge* judge);
 NANHUNT_API int32_t nanhunt_step_end(nanhunt_step_judge* judge, int32_t ending, int32_t overran);
 NANHUNT_API int32_t nanhunt_step_carry_over(nanhunt_step_judge* judge, uint32_t step); /* what was found since, to the next */
 /* Writes its row of health. `whole`: with what was carried over as well; `read`: all of it was read, so that a row without
- * bits is true. Returns the row's bits. */
+ * bits is true. `weight_checksum`: as in nanhunt_health. Returns the row's bits. */
 NANHUNT_API int32_t nanhunt_step_record(nanhunt_step_judge* judge, nanhunt_recorder* recorder, uint32_t step, int32_t whole,
-                                        int32_t read, double gradient_norm);
+                                        int32_t read, double gradient_norm, uint64_t weight_checksum);
+
+/* Has digest.json written beside the trace, of what was recorded so far, by a thread of its own: nothing waits for it.
+ * Once this was called, closing the recorder writes the last one. */
+NANHUNT_API nanhunt_status nanhunt_recorder_write_digest(nanhunt_recorder* recorder);
 
 /* The records of one kind of a saved run, of the newest attempt of each rank, as an Arrow stream: names resolved, read
  * as the caller asks for more. `stream` is a struct ArrowArrayStream of the Arrow C stream interface, which is filled

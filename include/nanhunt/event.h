@@ -200,6 +200,7 @@ struct HealthEvent {
   std::uint32_t bad_tensors = 0;
   std::string_view first_bad;
   double gradient_norm = 0, weight_norm = 0;
+  std::uint64_t weight_checksum = 0;  // of all parameters, when gradients were ready; 0: not read in this step
 };
 inline constexpr std::uint32_t kHealthAudit = 1u << 16;      // the pre-audit foresaw a bad update
 inline constexpr std::uint32_t kHealthChanged = 1u << 17;    // a parameter or state changed without the optimizer
@@ -337,6 +338,9 @@ enum class SetupFact : std::uint8_t {
                              // whose parameters have gradients and are in no optimizer; text: its class
   kWideColumn = 5,           // of what a model is given, text ("column 7 of input 0") reaches `number` times as far as
                              // the median column; path: the model
+  kCoordinate = 6,           // path: a dimension of the ranks ("data", "pipeline"); number: this rank's place along it
+  kAccelerator = 7,          // path: the id of the card that this rank uses; text: its name
+  kReplicas = 8,             // ranks that hold the same parameters as this one; number: the lowest; text: how many
 };
 std::string_view setup_fact_name(SetupFact fact);  // "module", "autocast", ...
 

@@ -16,6 +16,11 @@ namespace nanhunt {
 Result<Analysis> analyze_run(const std::string& path, const AnalyzeOptions& options) {
   Result<std::vector<AttemptTrace>> found = find_attempts(path);
   if (!found) return found.status();
+  if (!options.ranks.empty()) {
+    std::erase_if(*found, [&](const AttemptTrace& one) {
+      return std::find(options.ranks.begin(), options.ranks.end(), one.info.rank) == options.ranks.end();
+    });
+  }
   std::map<std::uint32_t, const AttemptTrace*> newest;  // by rank
   for (const AttemptTrace& attempt : *found) {
     const AttemptTrace*& best = newest[attempt.info.rank];

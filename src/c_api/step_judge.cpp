@@ -165,12 +165,14 @@ int32_t nanhunt_step_end(nanhunt_step_judge* judge, int32_t ending, int32_t over
 }
 
 int32_t nanhunt_step_record(nanhunt_step_judge* judge, nanhunt_recorder* recorder, uint32_t step, int32_t whole,
-                            int32_t read, double gradient_norm) {
+                            int32_t read, double gradient_norm, uint64_t weight_checksum) {
   return answered(judge, [&](StepJudge& of) {
     if (recorder == nullptr) throw Misuse("expected a recorder, got NULL: open one first");
     const hunt::StepVerdict verdict = of.take(step, whole != 0);
     if (verdict.bad != 0 || read != 0) {
-      recorder->recorder->on_health(verdict.health(step, gradient_norm, std::numeric_limits<double>::quiet_NaN()));
+      HealthEvent health = verdict.health(step, gradient_norm, std::numeric_limits<double>::quiet_NaN());
+      health.weight_checksum = weight_checksum;
+      recorder->recorder->on_health(health);
     }
     return verdict.bad;
   });

@@ -63,7 +63,7 @@ nanhunt_status nanhunt_record_health(nanhunt_recorder* recorder, const nanhunt_h
                    std::to_string(given.bad & ~kHealthBits));
     }
     to.recorder->on_health({given.step, given.bad, given.bad_tensors, text_of(given.first_bad), given.gradient_norm,
-                            given.weight_norm});
+                            given.weight_norm, given.weight_checksum});
   });
 }
 
@@ -194,7 +194,7 @@ nanhunt_status nanhunt_record_setup(nanhunt_recorder* recorder, const nanhunt_se
     const nanhunt_setup given = sized_copy("nanhunt_record_setup", setup, defaults);
     SetupEvent event;
     event.step = given.step;
-    event.fact = enum_of("fact", given.fact, SetupFact::kWideColumn);
+    event.fact = enum_of("fact", given.fact, SetupFact::kReplicas);
     event.path = text_of(given.path);
     event.site = text_of(given.site);
     event.dtype = enum_of("dtype", given.dtype, DType::kBool);

@@ -38,6 +38,9 @@ std::string_view setup_fact_name(SetupFact fact) {
     case SetupFact::kNarrowParameters: return "narrow_parameters";
     case SetupFact::kForeignParameters: return "foreign_parameters";
     case SetupFact::kWideColumn: return "wide_column";
+    case SetupFact::kCoordinate: return "coordinate";
+    case SetupFact::kAccelerator: return "accelerator";
+    case SetupFact::kReplicas: return "replicas";
   }
   return "unknown";
 }

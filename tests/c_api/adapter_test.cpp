@@ -93,7 +93,7 @@ TEST_F(CAdapter, the_code_above_a_site_and_how_a_program_is_set_up_are_kept_as_g
   setup.fact = NANHUNT_SETUP_AUTOCAST;
   setup.dtype = NANHUNT_F16;
   ASSERT_EQ(nanhunt_record_setup(recorder_, &setup), NANHUNT_OK);
-  setup.fact = NANHUNT_SETUP_WIDE_COLUMN + 1;
+  setup.fact = NANHUNT_SETUP_REPLICAS + 1;
   EXPECT_EQ(nanhunt_record_setup(recorder_, &setup), NANHUNT_USAGE);
   const auto all = close_and_read();
   ASSERT_THAT(all.frames, SizeIs(2));
@@ -274,7 +274,7 @@ TEST(CStepJudge, takes_the_first_of_a_streak_and_refuses_what_means_nothing) {
   EXPECT_EQ(nanhunt_step_pass(judge, NANHUNT_STEP_EXITED + 1), -1);
   EXPECT_EQ(nanhunt_step_note(judge, 1, 99, 0, "loss"), -1);
   EXPECT_EQ(nanhunt_step_end(judge, -1, 0), -1);
-  EXPECT_EQ(nanhunt_step_record(judge, nullptr, 1, 1, 1, 0), -1);
+  EXPECT_EQ(nanhunt_step_record(judge, nullptr, 1, 1, 1, 0, 0), -1);
   EXPECT_EQ(nanhunt_step_judge_bad(nullptr, 0, 0), -1);
   nanhunt_step_judge_free(judge);
   nanhunt_step_judge_free(nullptr);
@@ -284,16 +284,17 @@ TEST_F(CAdapter, a_judged_step_has_a_row_where_something_is_bad_or_all_was_read)
   open();
   nanhunt_step_judge* judge = nanhunt_step_judge_new(0, 0);
   ASSERT_NE(judge, nullptr);
-  EXPECT_EQ(nanhunt_step_record(judge, recorder_, 0, 1, /*read=*/0, 1.0), 0);
-  EXPECT_EQ(nanhunt_step_record(judge, recorder_, 1, 1, /*read=*/1, 1.0), 0);
+  EXPECT_EQ(nanhunt_step_record(judge, recorder_, 0, 1, /*read=*/0, 1.0, 0), 0);
+  EXPECT_EQ(nanhunt_step_record(judge, recorder_, 1, 1, /*read=*/1, 1.0, 0x8000000000000001u), 0);
   nanhunt_step_note(judge, 2, NANHUNT_STATE, 0, "exp_avg");
   nanhunt_step_note(judge, 2, NANHUNT_BATCH, 1, "images");
-  EXPECT_EQ(nanhunt_step_record(judge, recorder_, 2, 1, 0, 2.0), (1 << NANHUNT_STATE) | (1 << NANHUNT_BATCH));
+  EXPECT_EQ(nanhunt_step_record(judge, recorder_, 2, 1, 0, 2.0, 0), (1 << NANHUNT_STATE) | (1 << NANHUNT_BATCH));
   EXPECT_EQ(nanhunt_step_bad(judge, 2), 0) << "its row was taken";
   nanhunt_step_judge_free(judge);
   const auto trace = close_and_read();
   ASSERT_THAT(trace.health, SizeIs(2));
   EXPECT_EQ(trace.health[0].step, 1u);
+  EXPECT_EQ(trace.health[0].weight_checksum, 0x8000000000000001u);
   EXPECT_EQ(trace.health[1].step, 2u);
 }
 

@@ -14,6 +14,7 @@ RANKS = (
     ("kernels", "trace"),
     ("record", "analyze", "engine"),
     ("hunt", "reports"),
+    ("fleet",),
     ("hooks/engine", "hooks/cupti"),
     ("c_api",),
     ("tools", "hooks/torch"),

@@ -188,7 +188,7 @@ RecordBatch RandomBatches::next(std::size_t rows) {
     batch.retired.push_back({seq, any_u64(), any_u64(), any_u64(), any_u64(), any_u64()});
   }
   for (const auto seq : sorted_seqs()) {
-    batch.health.push_back({seq, any_u32(), any_u32(), any_u32(), any_name(), any_double(), any_double()});
+    batch.health.push_back({seq, any_u32(), any_u32(), any_u32(), any_name(), any_double(), any_double(), any_u32()});
   }
   for (const auto seq : sorted_seqs()) {
     batch.norms.push_back({seq, any_u32(), static_cast<TensorRole>(below(7)), any_name(), any_double(), any_double()});
@@ -211,7 +211,7 @@ RecordBatch RandomBatches::next(std::size_t rows) {
     batch.frames.push_back({seq, any_name(), any_u32(), any_name(), any_u32(), any_name(), any_u32(), any_name()});
   }
   for (const auto seq : sorted_seqs()) {
-    batch.setup.push_back({seq, any_u32(), static_cast<SetupFact>(below(5)), any_name(), any_name(),
+    batch.setup.push_back({seq, any_u32(), static_cast<SetupFact>(below(9)), any_name(), any_name(),
                            static_cast<DType>(below(kDTypeCount)), any_double(), any_name()});
   }
   for (const auto seq : sorted_seqs()) {

@@ -243,7 +243,7 @@ _PROTOTYPES = {
     "nanhunt_step_was_left_out": (_i32, [_ptr]),
     "nanhunt_step_end": (_i32, [_ptr, _i32, _i32]),
     "nanhunt_step_carry_over": (_i32, [_ptr, _u32]),
-    "nanhunt_step_record": (_i32, [_ptr, _ptr, _u32, _i32, _i32, _f64]),
+    "nanhunt_step_record": (_i32, [_ptr, _ptr, _u32, _i32, _i32, _f64, _u64]),
     "nanhunt_device_look": (_u64, [_ptr, _ptr, _size, _size]),
     "nanhunt_device_end_looks": (_i32, [_ptr]),
     "nanhunt_device_looked": (_i32, [_ptr, _u64, _ptr, _size]),

@@ -354,7 +354,7 @@ void RowBuilder::add_health(const HealthEvent& event) {
   Rollback rollback(*this);
   const StringId first_bad = strings_.intern(event.first_bad, rows_.batch);
   rows_.batch.health.push_back({next_seq_, event.step, event.bad, event.bad_tensors, first_bad, event.gradient_norm,
-                                event.weight_norm});
+                                event.weight_norm, event.weight_checksum});
   extra_bytes_ += sizeof(HealthRecord);
   rollback.commit();
 }

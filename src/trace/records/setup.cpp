@@ -6,7 +6,7 @@ namespace {
 
 constexpr auto kSetupFields = fields(seq("seq", &SetupRecord::seq),
                                      delta("step", &SetupRecord::step),
-                                     one_of("fact", &SetupRecord::fact, SetupFact::kWideColumn, setup_fact_name),
+                                     one_of("fact", &SetupRecord::fact, SetupFact::kReplicas, setup_fact_name),
                                      id("path", &SetupRecord::path),
                                      id("site", &SetupRecord::site),
                                      one_of("dtype", &SetupRecord::dtype, DType::kBool, dtype_name),

@@ -141,7 +141,8 @@ std::span<const std::byte> InputFile::view(std::uint64_t offset, std::size_t n) 
 }
 
 Status write_whole_file(const std::string& folder, const std::string& name, std::string_view text) {
-  const std::string temporary = folder + "/." + name + ".tmp";
+  const std::string temporary = fmt::format("{}/.{}.{}.tmp", folder, name, ::getpid());
+  ::unlink(temporary.c_str());  // of a process that had this number before, and was killed
   auto file = OutputFile::create(temporary);
   if (!file) return file.status();
   Status status = file->append(std::as_bytes(std::span(text.data(), text.size())));

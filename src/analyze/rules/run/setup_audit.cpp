@@ -12,7 +12,7 @@
 namespace nanhunt::analyze {
 
 void SetupAudit::on_setup(const SetupRecord& record) {
-  if (record.fact == SetupFact::kModule || record.fact == SetupFact::kWideColumn) return;
+  if (record.fact == SetupFact::kModule || record.fact >= SetupFact::kWideColumn) return;
   for (Seen& seen : seen_) {
     if (seen.record.fact != record.fact || seen.record.dtype != record.dtype) continue;
     ++seen.count;

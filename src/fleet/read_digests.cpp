@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/fleet/read_digests.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <tuple>
+#include <utility>
+
+#include "src/fleet/make_digest.h"
+#include "src/trace/run/run_info.h"
+#include "src/trace/segments/files.h"
+
+namespace nanhunt::fleet {
+namespace {
+
+namespace fs = std::filesystem;
+
+// "rank-00012" and "rank-" give 12. No path, no sign, no second number.
+std::optional<std::uint32_t> number_after(std::string_view name, std::string_view prefix) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  name.remove_prefix(prefix.size());
+  std::uint32_t number = 0;
+  const auto [end, failed] = std::from_chars(name.data(), name.data() + name.size(), number);
+  if (name.empty() || failed != std::errc() || end != name.data() + name.size()) return std::nullopt;
+  return number;
+}
+
+struct Folder {
+  std::string path;
+  std::uint32_t rank = 0, attempt = 0;
+};
+
+// The folders `prefix`N right in `folder`, by N.
+std::map<std::uint32_t, std::string> numbered(const std::string& folder, std::string_view prefix) {
+  std::map<std::uint32_t, std::string> found;
+  std::error_code failed;
+  for (fs::directory_iterator at(folder, failed), end; !failed && at != end; at.increment(failed)) {
+    if (const auto number = number_after(at->path().filename().string(), prefix)) found.emplace(*number, at->path().string());
+  }
+  return found;
+}
+
+std::vector<Folder> folders_of(const std::string& run) {
+  std::vector<Folder> all;
+  for (const auto& [rank, path] : numbered(run, "rank-")) {
+    for (const auto& [attempt, inner] : numbered(path, "attempt-")) all.push_back({inner, rank, attempt});
+  }
+  return all;
+}
+
+Result<Digest> read_digest(const Folder& folder) {
+  const std::string path = folder.path + "/" + kDigestName;
+  auto file = trace::InputFile::open(path, /*follow_links=*/false);
+  if (!file) return file.status();
+  const std::span<const std::byte> bytes = file->view(0, kMaxReadBytes + 1);
+  if (file->failed() != 0) return Status(StatusCode::kUnreadable, trace::error_text(file->failed()));
+  Result<Digest> digest = parse_digest({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  if (!digest) return digest;
+  if (digest->rank != folder.rank || digest->attempt != folder.attempt) {
+    return Status(StatusCode::kUnreadable, fmt::format("it is of rank {}, attempt {}, and lies in the folder of another",
+                                                       digest->rank, digest->attempt));
+  }
+  return digest;
+}
+
+// What became of one folder.
+struct Outcome {
+  std::optional<Digest> digest;
+  Status failure;
+  bool made = false, kept = true;
+};
+
+Outcome look_at(const Folder& folder, const ReadOptions& options) {
+  Outcome outcome;
+  Result<Digest> digest = read_digest(folder);
+  const std::uint64_t bytes = options.make ? segment_bytes(folder.path) : 0;
+  if (digest && (bytes == 0 || digest->trace_bytes == bytes)) {
+    outcome.digest = std::move(*digest);
+    return outcome;
+  }
+  if (bytes != 0) {
+    AttemptTrace attempt;
+    attempt.dir = folder.path;
+    attempt.has_info = trace::read_run_info(folder.path, attempt.info);
+    attempt.info.rank = folder.rank;
+    attempt.info.attempt = folder.attempt;
+    Result<Digest> fresh = make_digest(attempt);
+    if (fresh) {
+      outcome.made = true;
+      outcome.kept = write_digest(folder.path, *fresh).is_ok();
+      outcome.digest = std::move(*fresh);
+      return outcome;
+    }
+    outcome.failure = fresh.status();
+  } else {
+    outcome.failure = digest.status();
+  }
+  if (digest) outcome.digest = std::move(*digest);  // older than its trace, which cannot be read: better than nothing
+  return outcome;
+}
+
+}  // namespace
+
+std::uint64_t Digests::missing_count() const {
+  const std::uint64_t there = static_cast<std::uint64_t>(
+      std::count_if(ranks.begin(), ranks.end(), [&](const Digest& one) { return one.rank < world_size; }));
+  return world_size - std::min<std::uint64_t>(there, world_size);
+}
+
+std::vector<std::uint32_t> Digests::missing(std::size_t most) const {
+  std::vector<std::uint32_t> out;
+  auto next = ranks.begin();
+  for (std::uint32_t rank = 0; rank < world_size && out.size() < most; ++rank) {
+    while (next != ranks.end() && next->rank < rank) ++next;
+    if (next == ranks.end() || next->rank != rank) out.push_back(rank);
+  }
+  return out;
+}
+
+void choose_attempts(std::vector<Digest> all, Digests& into) {
+  std::map<std::uint32_t, const Digest*> newest;  // by rank
+  for (const Digest& one : all) {
+    const Digest*& best = newest[one.rank];
+    if (best == nullptr || one.attempt >= best->attempt) best = &one;
+  }
+  std::map<std::string, std::size_t> jobs;
+  for (const auto& [rank, one] : newest) ++jobs[one->job];
+  const auto by_count = [](const auto& a, const auto& b) { return a.second < b.second; };
+  if (jobs.empty()) return;
+  const std::string job = std::max_element(jobs.begin(), jobs.end(), by_count)->first;
+  std::map<std::uint32_t, std::size_t> attempts;
+  std::size_t of_job = 0;
+  for (const auto& [rank, one] : newest) {
+    if (one->job != job) continue;
+    ++attempts[one->attempt];
+    ++of_job;
+  }
+  const auto common = std::max_element(attempts.begin(), attempts.end(), by_count);
+  // Without a job to go by, the attempt of most ranks counts: one that has only an earlier one is not there.
+  const bool counts = job.empty() && 2 * common->second > of_job;
+  for (const auto& [rank, one] : newest) {
+    if (one->job != job || (counts && one->attempt < common->first)) {
+      into.older.push_back(rank);
+      continue;
+    }
+    into.world_size = std::max({into.world_size, one->world_size, rank + 1 == 0 ? rank : rank + 1});
+    into.ranks.push_back(*one);
+  }
+}
+
+Result<Digests> read_digests(const std::string& run, const ReadOptions& options) {
+  const std::vector<Folder> folders = folders_of(run);
+  if (folders.empty()) {
+    return Status(StatusCode::kNotFound, run + ": no rank of a run is there. Give a run folder made by nanhunt.");
+  }
+  std::vector<Outcome> outcomes(folders.size());
+  std::atomic<std::size_t> next{0};
+  std::size_t done = 0;
+  std::mutex mutex;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < folders.size(); i = next++) {
+      outcomes[i] = look_at(folders[i], options);
+      if (!options.progress) continue;
+      const std::lock_guard lock(mutex);
+      options.progress(++done, folders.size());
+    }
+  };
+  const unsigned processors = std::max(1u, std::thread::hardware_concurrency());
+  const unsigned workers = options.workers == 0 ? processors : options.workers;
+  std::vector<std::thread> threads;
+  for (unsigned i = 1; i < workers && i < folders.size(); ++i) threads.emplace_back(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
+
+  Digests digests;
+  std::vector<Digest> all;
+  for (std::size_t i = 0; i < folders.size(); ++i) {
+    Outcome& outcome = outcomes[i];
+    digests.made += outcome.made ? 1 : 0;
+    digests.unkept += outcome.kept ? 0 : 1;
+    if (!outcome.failure.is_ok()) {
+      const bool nothing = outcome.failure.code() == StatusCode::kNotFound && !outcome.digest;
+      if (!nothing) digests.unread.push_back({folders[i].rank, folders[i].path + "/" + kDigestName, outcome.failure.message()});
+    }
+    if (outcome.digest) all.push_back(std::move(*outcome.digest));
+  }
+  if (all.empty()) {
+    if (!digests.unread.empty()) {
+      return Status(StatusCode::kUnreadable, fmt::format("{}: no rank left a digest that can be read ({}: {}).", run,
+                                                         digests.unread.front().path, digests.unread.front().why));
+    }
+    return Status(StatusCode::kNotFound, run + ": no rank left a digest or a trace.");
+  }
+  choose_attempts(std::move(all), digests);
+  return digests;
+}
+
+}  // namespace nanhunt::fleet

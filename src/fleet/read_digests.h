@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// The digests of all ranks of a run, from its folder.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/fleet/digest.h"
+
+namespace nanhunt::fleet {
+
+struct UnreadDigest {
+  std::optional<std::uint32_t> rank;  // by the name of its folder
+  std::string path, why;
+};
+
+struct Digests {
+  std::vector<Digest> ranks;         // one a rank, ascending: of the newest attempt
+  std::vector<UnreadDigest> unread;  // damaged; ranks with another attempt that can be read are among `ranks` all the same
+  std::vector<std::uint32_t> older;  // ranks of which only an earlier attempt than that of most is there
+  std::uint32_t world_size = 0;
+  std::uint64_t made = 0;     // from traces, now: they were missing, or older than the trace
+  std::uint64_t unkept = 0;   // of these, that could not be written beside it
+  std::vector<std::uint32_t> missing(std::size_t most) const;  // the first `most` of them
+  std::uint64_t missing_count() const;
+};
+
+struct ReadOptions {
+  bool make = true;         // from traces where they are missing
+  unsigned workers = 0;     // threads; 0: one for each processor
+  std::function<void(std::size_t done, std::size_t all)> progress = {};  // from one thread at a time
+};
+
+Result<Digests> read_digests(const std::string& run, const ReadOptions& options);
+
+// Of each rank one: of the newest attempt, as most of them see it. Fills `ranks`, `older` and `world_size`. By job and by
+// number, never by a clock.
+void choose_attempts(std::vector<Digest> all, Digests& into);
+
+}  // namespace nanhunt::fleet
