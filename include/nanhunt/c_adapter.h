@@ -367,8 +367,9 @@ NANHUNT_API int32_t nanhunt_step_carry_over(nanhunt_step_judge* judge, uint32_t 
 NANHUNT_API int32_t nanhunt_step_record(nanhunt_step_judge* judge, nanhunt_recorder* recorder, uint32_t step, int32_t whole,
                                         int32_t read, double gradient_norm, uint64_t weight_checksum);
 
-/* Has digest.json written beside the trace, of what was recorded so far, by a thread of its own: nothing waits for it.
- * Once this was called, closing the recorder writes the last one. */
+/* Has digest.json (src/fleet/FORMAT.md) written beside the trace, of what was recorded so far, by a thread of its own:
+ * nothing waits for it. From the first call on one is written every few minutes as well, and the last when the recorder
+ * is closed. None is made of more than 64 MiB of trace: `nanhunt fleet` makes it later. */
 NANHUNT_API nanhunt_status nanhunt_recorder_write_digest(nanhunt_recorder* recorder);
 
 /* The records of one kind of a saved run, of the newest attempt of each rank, as an Arrow stream: names resolved, read

@@ -200,7 +200,7 @@ struct HealthEvent {
   std::uint32_t bad_tensors = 0;
   std::string_view first_bad;
   double gradient_norm = 0, weight_norm = 0;
-  std::uint64_t weight_checksum = 0;  // of all parameters, when gradients were ready; 0: not read in this step
+  std::uint64_t weight_checksum = 0;  // of all parameters, when the step ended; 0: not read in this step
 };
 inline constexpr std::uint32_t kHealthAudit = 1u << 16;      // the pre-audit foresaw a bad update
 inline constexpr std::uint32_t kHealthChanged = 1u << 17;    // a parameter or state changed without the optimizer

@@ -197,7 +197,7 @@ struct HealthRecord {
   // over boundary gradients, finite or not; NaN also: none
   double gradient_norm = std::numeric_limits<double>::quiet_NaN();
   double weight_norm = std::numeric_limits<double>::quiet_NaN();    // NaN also: not read in this step
-  std::uint64_t weight_checksum = 0;  // of all parameters, when gradients were ready; 0: not read in this step
+  std::uint64_t weight_checksum = 0;  // of all parameters, when the step ended; 0: not read in this step
   bool operator==(const HealthRecord&) const = default;
 };
 // Norms of one parameter or gradient in a step before a trigger: the sentinel keeps the last steps in memory and writes

@@ -13,6 +13,7 @@
 #include "src/c_api/calls.h"
 #include "src/c_api/convert.h"
 #include "src/c_api/device_streams.h"
+#include "src/c_api/digests.h"
 #include "src/c_api/error.h"
 #include "src/c_api/kernel_slot.h"
 #include "src/c_api/layouts.h"
@@ -29,6 +30,7 @@ struct nanhunt_recorder {
   nanhunt::c_api::DeviceStreams devices;
   nanhunt::c_api::KernelSlot kernels;
   std::map<std::string, std::uint64_t> kernel_notes;  // of all times that it was attached, by text
+  nanhunt::c_api::DigestWriter digests;
 };
 
 namespace nanhunt::c_api {

@@ -127,6 +127,10 @@ nanhunt_status nanhunt_recorder_flush(nanhunt_recorder* recorder) {
   });
 }
 
+nanhunt_status nanhunt_recorder_write_digest(nanhunt_recorder* recorder) {
+  return recording(recorder, [](nanhunt_recorder& to) { to.digests.write_soon(*to.recorder); });
+}
+
 nanhunt_status nanhunt_recorder_flush_at_signals(nanhunt_recorder* recorder) {
   return guarded([&]() -> nanhunt_status {
     if (recorder == nullptr) return fail(NANHUNT_USAGE, "nanhunt_recorder_flush_at_signals: expected a recorder, got NULL");
@@ -140,13 +144,16 @@ nanhunt_status nanhunt_recorder_close(nanhunt_recorder* recorder) {
     if (recorder == nullptr) return NANHUNT_OK;
     const std::unique_ptr<nanhunt_recorder> owned(recorder);
     nanhunt::c_api::forget_ending_signals(owned->recorder.get());
+    owned->digests.stop(*owned->recorder);
     nanhunt::c_api::remove_open_run(owned->recorder->attempt_dir());
     {
       const nanhunt::c_api::DeviceTurn turn(*owned);
       turn ? owned->devices.close(*owned->recorder) : owned->devices.abandon();
     }
     nanhunt::c_api::end_kernels(*owned);
-    return nanhunt::c_api::result_of(owned->recorder->close());
+    const nanhunt::Status closed = owned->recorder->close();
+    owned->digests.write_last(*owned->recorder);
+    return nanhunt::c_api::result_of(closed);
   });
 }
 

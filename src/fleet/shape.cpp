@@ -110,7 +110,8 @@ class ShapeSearch {
       ++d.total[at->second];
       d.hits[at->second] += in_[i] ? 1 : 0;
     }
-    if (d.values.size() > 1) dimensions_.push_back(std::move(d));  // one place for all tells nobody apart
+    // One place for all tells nobody apart; a place for each says no more than its rank.
+    if (d.values.size() > 1 && d.values.size() < ranks_.size()) dimensions_.push_back(std::move(d));
   }
 
   double bits(const Dimension& d) const {

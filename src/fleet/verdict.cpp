@@ -237,7 +237,9 @@ class Judge {
 
   void add_origin_notes() {
     const Shape& shape = verdict_.shape;
-    for (const std::vector<Place>& places : shape.also) note("These are exactly the ranks of {} as well.", places_text(places));
+    for (const std::vector<Place>& places : shape.also) {
+      note("{} of {}{}.", shape.ranks == 1 ? "It is the only rank" : "These are exactly the ranks", places_text(places), shape.ranks == 1 ? "" : " as well");
+    }
     if (verdict_.first_ranks.size() < verdict_.ranks.size()) {
       note("It came first on {}, {}; on the others in later steps.", ranks_text(verdict_.first_ranks), step_text(moment_of(*verdict_.first)));
     } else if (verdict_.ranks.size() > 1) {
@@ -272,7 +274,7 @@ class Judge {
       note("Replicas of the same parameters hold different numbers from step {} on: what came of it.", p.step);
       return;
     }
-    note("{} hold the same parameters by what the program says ({} and {} more).", p.replicas.count, ranks_text({p.replicas.lowest}),
+    note("The program says that {} ranks hold the same parameters: {} and {} more.", p.replicas.count, ranks_text({p.replicas.lowest}),
          p.replicas.count - 1);
     if (p.minority.empty()) {
       note("Which of them are wrong cannot be told: no value is that of most.");

@@ -136,6 +136,8 @@ class Faults:
             if row["severity"] == "fault" and key not in self._known and len(self._known) < _LINES:
                 self._known.add(key)
                 new.append(finding_of(row))
+        if new:
+            recorder.write_digest()
         return new
 
     def _report(self, finding: Finding) -> None:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from nanhunt._hooks import hooks
 from nanhunt._hooks.dynamo import hide_from_dynamo
 from nanhunt._hooks.scaler import ScalerWatch
-from nanhunt._setup import SetupWatch
+from nanhunt._setup import rank_place
+from nanhunt._setup.model_setup import SetupWatch
+from nanhunt._setup.rank_place import RankPlace
 from nanhunt._step_mode import StepMode
 from nanhunt._steps.live import Live
 from nanhunt._steps.step_watch import StepWatch
@@ -25,9 +27,10 @@ def add_listeners(session: Session) -> None:
     scaler, setup = ScalerWatch(session), SetupWatch(session)
     ops = OpsLevel(session, values)
     steps = StepWatch(session, values)
-    unheard = [scaler, steps, setup]
+    place = RankPlace(session, steps)
+    unheard = [scaler, place, steps, setup]
     if session.options.level == "ops":
-        session.mode, session.listeners = StepMode.KEPT, [scaler, *ops.listeners, setup]
+        session.mode, session.listeners = StepMode.KEPT, [scaler, *ops.listeners, place, setup]
 
         def without_a_tap() -> None:
             if values.tap is None:
@@ -41,5 +44,6 @@ def add_listeners(session: Session) -> None:
     else:
         session.at_open.append(Live(session, values, unheard, ops, steps).begin)
     lasting.listen(hooks.patch)
+    rank_place.listen(hooks.patch)
     hide_from_dynamo()
     session.at_open.append(hide_from_dynamo)  # what was imported for it

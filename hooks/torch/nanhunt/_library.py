@@ -27,7 +27,8 @@ NO_REDUCTION, SUM, AVG, MIN, MAX, PRODUCT = range(6)
 NO_SEQ = (1 << 64) - 1
 READ_NORM, READ_CHECKSUM = 1, 2
 HOLD, KEEP, DROP, LATER = range(4)
-MODULE, AUTOCAST, BACKWARD_IN_AUTOCAST, NARROW_PARAMETERS, FOREIGN_PARAMETERS, WIDE_COLUMN = range(6)
+(MODULE, AUTOCAST, BACKWARD_IN_AUTOCAST, NARROW_PARAMETERS, FOREIGN_PARAMETERS, WIDE_COLUMN, COORDINATE, ACCELERATOR,
+ REPLICAS) = range(9)
 HAS_NAN, HAS_POS_INF, HAS_NEG_INF = 1, 2, 4
 
 _size, _ptr, _text = c.c_size_t, c.c_void_p, c.c_char_p
@@ -208,6 +209,7 @@ _PROTOTYPES = {
     "nanhunt_record_note": (_i32, [_ptr, _u32, _text, _u64]),
     "nanhunt_record_frame": (_i32, [_ptr, _ptr]),
     "nanhunt_record_setup": (_i32, [_ptr, _ptr]),
+    "nanhunt_recorder_write_digest": (_i32, [_ptr]),
     "nanhunt_kernels_attach": (_i32, [_ptr, _ptr]),
     "nanhunt_kernels_push": (_u64, [_ptr]),
     "nanhunt_kernels_pop": (None, [_ptr, _u64, _u64, _u32]),

@@ -8,6 +8,8 @@ import sys
 _NAMES = (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"),
           ("PMIX_RANK", "PMIX_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"))
 
+_JOBS = (("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"), ("SLURM_JOB_ID", "SLURM_RESTART_COUNT"))
+
 
 def rank_and_world() -> tuple[int, int]:
     """(rank, world size): of an initialised process group, else from what launchers put into the environment; (0, 1)
@@ -21,6 +23,15 @@ def rank_and_world() -> tuple[int, int]:
             size = int(b) if b.isdigit() else 1
             return int(a), max(size, int(a) + 1)
     return 0, 1
+
+
+def job() -> dict[str, str]:
+    """{"job": what all ranks of one launch share and no other launch has}; {} where no launcher says it."""
+    for name, restart in _JOBS:
+        if os.environ.get(name):
+            launcher = name.split("_")[0].lower()
+            return {"job": f"{launcher} {os.environ[name]}.{os.environ.get(restart) or 0}"}
+    return {}
 
 
 def is_distributed() -> bool:

@@ -53,6 +53,7 @@ class Recorder:
         if self.slow.nanhunt_recorder_open(c.byref(options), c.byref(handle)) != lib.OK:
             raise RecorderError(self.library.last_error())
         self.handle = handle
+        self._writes_digests = world_size > 1
         # The program may leave the folder that it began in.
         self._folder = str(Path(os.fsdecode(self.fast.nanhunt_recorder_folder(handle))).absolute())
         self._texts: dict[str, int] = {}
@@ -62,6 +63,11 @@ class Recorder:
         self.next_seq: Callable[[], int] = partial(self.fast.nanhunt_recorder_next_seq, handle)
         self._step = lib.Step()  # filled in anew for each row
         self._at_step = c.byref(self._step)
+
+    def write_digest(self) -> None:
+        """Of a run of several ranks: in the background, for whoever reads them together."""
+        if self._writes_digests:
+            self._did(self.fast.nanhunt_recorder_write_digest(self.handle))
 
     def recording(self) -> lib.Recording:
         """For the tap: the functions of the library that it calls itself."""

@@ -156,13 +156,13 @@ class Session(lib.HasState):
         import torch
 
         from nanhunt._pytorch import accelerator, missing
-        from nanhunt._ranks import rank_and_world
+        from nanhunt._ranks import job, rank_and_world
         from nanhunt._recorder import Recorder
 
         rank, world = rank_and_world()
         commit, tree = repository()
         budget = self.options.budget
-        options = {"python": sys.version.split()[0], "budget": "none" if budget is None else f"{budget:g}%"}
+        options = {"python": sys.version.split()[0], "budget": "none" if budget is None else f"{budget:g}%", **job()}
         details: dict[str, Any] = {"command": self.options.command, "run": self.options.run, "dtypes": [],
                                    "options": options, "packages": packages(), "commit": commit, "tree": tree}
         try:

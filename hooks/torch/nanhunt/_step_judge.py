@@ -46,7 +46,7 @@ class StepJudge:
     was_left_out: Callable[[], int]
     end: Callable[[int, bool], int]
     carry_over: Callable[[int], int]
-    record: Callable[[object, int, bool, bool, float], int]
+    record: Callable[[object, int, bool, bool, float, int], int]
 
     def __init__(self, max_taken: int, distance: int) -> None:
         fast = lib.load_library().fast
@@ -66,4 +66,5 @@ class StepFacts:
     unread = False  # a boundary was not judged: what is not known to be bad is not known to be healthy
     is_read_further = False  # what is read of bad steps only was read
     gradient_norm = math.nan
+    weight_checksum = 0  # of all parameters at its end; 0: not read
     mode: StepMode | None = None  # how it was heard, once it is over

@@ -106,6 +106,18 @@ def _parent_of(module: torch.nn.Module) -> tuple[str, torch.nn.Module] | None:
     return None
 
 
+def data_parallel_wrapper(module: torch.nn.Module) -> Any:
+    """The DistributedDataParallel that it is called by, or is; None: there is none."""
+    for inner in (module, plain_module(module)):
+        if type(inner).__name__ == "DistributedDataParallel":
+            return inner
+        for held in gc.get_referrers(inner):
+            owner = _owner_of(held) if type(held) is dict and held.get("module") is inner else None
+            if type(owner).__name__ == "DistributedDataParallel":
+                return owner
+    return None
+
+
 def _owner_of(modules: dict[str, Any]) -> torch.nn.Module | None:
     """The module that holds these."""
     for holder in gc.get_referrers(modules):

@@ -66,6 +66,37 @@ class Reader:
                   ) -> tuple[list[str], tuple[Sequence[float], Sequence[float]], list[str]]:
         """Paths, norms and amaxes of all gradients, or weights, and the paths of bad ones: one pass over each. Those
         on a device are left in `away`."""
+        heard = self.session.mode is not StepMode.UNHEARD
+        what = GRADIENTS if not weights else WEIGHTS if heard else UNHEARD_WEIGHTS
+        paths, pairs, hosts = self._collect(parameters, what)
+        n = len(paths)
+        if not n:
+            return paths, ((), ()), []
+        recorder = self.session.recorder
+        assert recorder is not None
+        readings, bad = recorder.read(pairs, lib.READ_NORM)
+        del hosts
+        numbers = memoryview(readings).cast("B").cast("d")
+        words = numbers[:4 * n:4].tolist(), numbers[1:4 * n:4].tolist()
+        return paths, words, [path for path, r in zip(paths, readings) if r.bad] if bad else []
+
+    def checksum(self, parameters: Sequence[tuple[_Tensor, str]]) -> int:
+        """Of the bits of all parameters, in their order; 0: some are not in the CPU's memory."""
+        paths, pairs, hosts = self._collect(parameters, UNHEARD_WEIGHTS)
+        recorder = self.session.recorder
+        if recorder is None or not paths or len(paths) != len(parameters):
+            return 0
+        readings, _ = recorder.read(pairs, lib.READ_CHECKSUM)
+        del hosts
+        all_of_them = 0xCBF29CE484222325
+        for checksum in memoryview(readings).cast("B").cast("Q")[2:4 * len(paths):4]:
+            all_of_them = (all_of_them ^ checksum) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+        return all_of_them or 1
+
+    def _collect(self, parameters: Sequence[tuple[_Tensor, str]], what: int
+                 ) -> tuple[list[str], array[int], list[_Tensor]]:
+        """Paths, addresses and layouts of what is in memory, and what must live until they are read."""
+        weights = what != GRADIENTS
         self.away = []
         self.unread = False
         if parameters is not self._parameters:
@@ -73,8 +104,7 @@ class Reader:
         paths: list[str] = []
         pairs, rest = array("q"), self._rest
         if self._plain is not None:
-            heard = self.session.mode is not StepMode.UNHEARD
-            paths, pairs, others = self._plain.read(GRADIENTS if not weights else WEIGHTS if heard else UNHEARD_WEIGHTS)
+            paths, pairs, others = self._plain.read(what)
             rest = [*others, *rest] if others else rest
         hosts = []
         if rest:
@@ -99,15 +129,7 @@ class Reader:
                 continue
             pairs.extend(pair)
             paths.append(path)
-        n = len(paths)
-        if not n:
-            return paths, ((), ()), []
-        recorder = self.session.recorder
-        assert recorder is not None
-        readings, bad = recorder.read(pairs, lib.READ_NORM)
-        numbers = memoryview(readings).cast("B").cast("d")
-        words = numbers[:4 * n:4].tolist(), numbers[1:4 * n:4].tolist()
-        return paths, words, [path for path, r in zip(paths, readings) if r.bad] if bad else []
+        return paths, pairs, hosts
 
     def _prepare(self, parameters: Sequence[tuple[_Tensor, str]]) -> None:
         """Which of them are plain tensors in the CPU's memory, of a type that the library reads."""

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program of several ranks under torchrun on loopback, with a fault on rank 2 in step 3."""
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+import ready_python
+import torch
+from hunting import cli
+
+BAD_STEP, BAD_RANK = 3, 2
+
+SCRIPT = """
+import atexit, ctypes, os, sys
+import torch, torch.distributed as dist
+from torch import nn
+
+class Norm(nn.Module):
+    def forward(self, x):
+        return x / x.pow(2).sum(-1, keepdim=True).sqrt()
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(1)
+model = nn.Sequential(nn.Linear(6, 8, bias=False), nn.Tanh(), Norm(), nn.Linear(8, 2))
+if sys.argv[2] == "DDP":
+    model = nn.parallel.DistributedDataParallel(model)
+elif sys.argv[2] in ("FSDP2", "HSDP"):
+    from torch.distributed.fsdp import fully_shard
+    world = dist.get_world_size()
+    mesh = dist.init_device_mesh("cpu", (world,)) if sys.argv[2] == "FSDP2" else dist.init_device_mesh(
+        "cpu", (4, world // 4), mesh_dim_names=("dp_replicate", "dp_shard"))
+    fully_shard(model[0], mesh=mesh)
+    fully_shard(model, mesh=mesh)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+torch.manual_seed(100 + rank)
+bad = sys.argv[1]
+for step in range(6):
+    x, y = torch.randn(5, 6), torch.randn(5, 2)
+    if bad == "born" and step == 3 and rank == 2:
+        x[1] = 0  # an empty sample: its norm is 0
+    loss = (model(x) - y).pow(2).mean()
+    loss.backward()
+    if sys.argv[2] == "own":  # gradients are added up in fp16, each rank's as large as they may be
+        for p in model.parameters():
+            factor = (4e4 if bad == "sum" and step == 3 else 1e3) / p.grad.abs().max()
+            dist.all_reduce(factor, op=dist.ReduceOp.MIN)
+            wire = (p.grad * factor).half()
+            dist.all_reduce(wire)
+            p.grad.copy_(wire.float() / factor / dist.get_world_size())
+    optimizer.step(); optimizer.zero_grad()
+    if bad == "flip" and step == 3 and rank == 2:  # a bit of memory
+        first = next(model.parameters())
+        first = getattr(first, "_local_tensor", first)
+        ctypes.cast(first.data_ptr(), ctypes.POINTER(ctypes.c_uint32))[0] ^= 1 << 3
+dist.barrier()
+dist.destroy_process_group()
+# gloo's threads keep what backward stashed for Python a little longer than the call. If they let go of it when the
+# interpreter is already at its end, PyTorch aborts the rank, watched or not. So what a program runs at its end is run
+# here, and the interpreter does not end.
+atexit._run_exitfuncs()
+os._exit(0)
+"""
+
+
+def can_shard():
+    """Skips where this PyTorch has no FSDP2, or none that runs on the CPU."""
+    if not hasattr(pytest.importorskip("torch.distributed.fsdp"), "fully_shard"):
+        pytest.skip("this PyTorch has no torch.distributed.fsdp.fully_shard")
+    if not hasattr(torch.cpu.Stream, "record_event"):
+        pytest.skip("this PyTorch's FSDP2 does not run on the CPU")
+
+
+def train_ranks(folder, world, bad, wrapper, options=()):
+    """Trains in `folder`, watched into `folder`/run. `bad`: "born", "sum", "flip", "no"; `wrapper`: "DDP", "FSDP2",
+    "HSDP", or "own": the program reduces gradients itself."""
+    if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+        pytest.skip("this PyTorch has no gloo")
+    if wrapper in ("FSDP2", "HSDP"):
+        can_shard()
+    (folder / "main.py").write_text(SCRIPT)
+    python = ready_python.command()
+    command = [cli(), "run", *options, "--out", str(folder / "run"), "--", *python, "-m", "torch.distributed.run",
+               "--standalone", f"--nproc-per-node={world}", "--no-python", *python, "main.py", bad, wrapper]
+    environment = dict(os.environ, OMP_NUM_THREADS="1")
+    environment.pop("PYTHONPATH", None)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1800)
+    assert done.returncode == 0, done.stderr[-3000:]
