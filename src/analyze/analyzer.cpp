@@ -89,6 +89,7 @@ class AnalyzerImpl final : public RankPass {
       sources_.on_setup(record);
       setup_.on_setup(record);
       norms_.on_setup(record);
+      replicas_.on_setup(record, names_);
     }
     for (const ValueRecord& record : batch.values) graph_.add_value(record);
     for (const EvidenceRecord& record : batch.evidence) {
@@ -117,6 +118,7 @@ class AnalyzerImpl final : public RankPass {
   ValueGraph& graph() override { return graph_; }
   const CommWatch& comm() const override { return comm_; }
   const SentinelWatch& sentinel() const override { return sentinel_; }
+  const ReplicaWatch& replicas() const override { return replicas_; }
 
  private:
   struct Visitor {
@@ -147,7 +149,10 @@ class AnalyzerImpl final : public RankPass {
       to.sentinel_.on_replay(row);
       to.graph_.on_replay(row);
     }
-    void on(const HealthRecord& row) { to.sentinel_.on_health(row); }
+    void on(const HealthRecord& row) {
+      to.sentinel_.on_health(row);
+      to.replicas_.on_health(row);
+    }
     void on(const KernelRecord& row) { to.device_.on_kernel(row); }
   };
 
@@ -212,6 +217,7 @@ class AnalyzerImpl final : public RankPass {
   LrRampWatch lr_ramp_;
   DeviceTimes device_;
   SentinelWatch sentinel_;
+  ReplicaWatch replicas_;
   Timeline timeline_;
   EvidenceMap evidence_;
   HistogramMap histograms_;

@@ -284,12 +284,6 @@ Digest parse_fields(const json& value) {
 
 }  // namespace
 
-void thin_checksums(std::vector<std::pair<std::uint32_t, std::uint64_t>>& checksums) {
-  for (std::uint32_t every = 2; checksums.size() > kMaxChecksums && every != 0; every *= 2) {
-    std::erase_if(checksums, [&](const auto& one) { return one.first % every != 0; });
-  }
-}
-
 std::string render_digest(Digest digest) {
   for (;;) {
     std::string text = reports::dump_json(to_json(digest), -1) + "\n";

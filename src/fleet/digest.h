@@ -13,11 +13,13 @@
 
 #include "nanhunt/analyzer.h"
 #include "nanhunt/status.h"
+#include "src/analyze/ranks/replicas.h"
 
 namespace nanhunt::fleet {
 
 inline constexpr std::size_t kMaxDigestBytes = 8192, kMaxReadBytes = 65536;
-inline constexpr std::size_t kMaxOrigins = 4, kMaxSinks = 4, kMaxChecksums = 64, kMaxCoordinates = 16;
+using analyze::kMaxChecksums;
+inline constexpr std::size_t kMaxOrigins = 4, kMaxSinks = 4, kMaxCoordinates = 16;
 
 struct DigestOrigin {
   OpPlace place;
@@ -50,10 +52,7 @@ struct DigestScaler {
   std::uint64_t steps = 0, skipped = 0;
 };
 
-struct Replicas {
-  std::uint32_t lowest = 0;
-  std::uint64_t count = 0;
-};
+using analyze::Replicas;
 
 struct Digest {
   std::uint32_t rank = 0, world_size = 1, attempt = 0;
@@ -69,15 +68,11 @@ struct Digest {
   std::optional<DigestArrival> arrival;
   std::optional<DigestCall> last_call;
   std::optional<DigestScaler> scaler;
-  std::vector<std::pair<std::uint32_t, std::uint64_t>> checksums;  // by step, ascending
+  analyze::Checksums checksums;
   std::uint64_t ops = 0, records_dropped = 0, chunks_lost = 0, unwatched = 0;
 };
 
 std::string render_digest(Digest digest);  // at most kMaxDigestBytes
 Result<Digest> parse_digest(std::string_view text);
-
-// Keeps checksums at multiples of a power of two: the smallest at which at most kMaxChecksums are left. So those of two
-// ranks meet, however far each has come.
-void thin_checksums(std::vector<std::pair<std::uint32_t, std::uint64_t>>& checksums);
 
 }  // namespace nanhunt::fleet

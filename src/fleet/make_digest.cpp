@@ -2,7 +2,6 @@
 #include "src/fleet/make_digest.h"
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -31,27 +30,15 @@ class RowFacts {
     for (const CollectiveRecord& row : batch.collectives) {
       if (row.kind != CollectiveKind::kBarrier) last_call_ = {row.step, row.group, row.call};
     }
-    for (const HealthRecord& row : batch.health) {
-      if (row.weight_checksum == 0) continue;
-      checksums_.emplace_back(row.step, row.weight_checksum);
-      if (checksums_.size() > 2 * kMaxChecksums) thin_checksums(checksums_);
-    }
     for (const StepRecord& row : batch.steps) last_step_ = std::max(last_step_.value_or(0), row.step);
   }
 
   void fill(Digest& digest) {
     digest.coordinates = std::move(coordinates_);
-    digest.replicas = replicas_;
     digest.accelerator_name = std::move(accelerator_name_);
     digest.accelerator_id = std::move(accelerator_id_);
     digest.last_step = last_step_;
     if (last_call_) digest.last_call = {last_call_->step, text(last_call_->group), last_call_->call};
-    std::sort(checksums_.begin(), checksums_.end());
-    checksums_.erase(std::unique(checksums_.begin(), checksums_.end(),
-                                 [](const auto& a, const auto& b) { return a.first == b.first; }),
-                     checksums_.end());
-    thin_checksums(checksums_);
-    digest.checksums = std::move(checksums_);
   }
 
  private:
@@ -72,21 +59,14 @@ class RowFacts {
     } else if (row.fact == SetupFact::kAccelerator) {
       accelerator_id_ = text(row.path);
       accelerator_name_ = text(row.text);
-    } else if (row.fact == SetupFact::kReplicas && row.number >= 0 && row.number <= UINT32_MAX) {
-      const std::string count = text(row.text);
-      Replicas replicas{static_cast<std::uint32_t>(row.number), 0};
-      std::from_chars(count.data(), count.data() + count.size(), replicas.count);
-      if (replicas.count > 1) replicas_ = replicas;
     }
   }
 
   std::map<StringId, std::string> texts_;
   std::map<std::string, std::int64_t> coordinates_;
   std::string accelerator_name_, accelerator_id_;
-  std::optional<Replicas> replicas_;
   std::optional<Call> last_call_;
   std::optional<std::uint32_t> last_step_;
-  std::vector<std::pair<std::uint32_t, std::uint64_t>> checksums_;
 };
 
 // Calls by which bad numbers came to this rank, by the number of their op.
@@ -203,6 +183,7 @@ Result<Digest> make_digest(const AttemptTrace& attempt) {
   if (!read && read.code() != StatusCode::kDamaged) return read;
   pass->end(health);
   const Arrivals arrivals(pass->comm());
+  const analyze::ReplicaWatch replicas = pass->replicas();
   const std::vector<analyze::RankVerdict> verdicts = analyze::join_ranks({pass.get()}, info.world_size);
   std::vector<Analysis> alone;
   alone.push_back(pass->judge(info, health, verdicts.front()));
@@ -227,6 +208,8 @@ Result<Digest> make_digest(const AttemptTrace& attempt) {
   digest.unwatched = analysis.coverage.unwatched.size();
   if (analysis.scaler) digest.scaler = {analysis.scaler->final_scale, analysis.scaler->steps, analysis.scaler->skipped};
   rows.fill(digest);
+  digest.replicas = replicas.replicas();
+  digest.checksums = replicas.checksums();
   add_findings(digest, analysis, arrivals);
   return digest;
 }

@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "src/analyze/ranks/rank_propagation.h"
+#include "src/analyze/ranks/replicas.h"
 #include "src/analyze/wording/text.h"
-#include "src/fleet/replicas.h"
 
 namespace nanhunt::fleet {
 namespace {
@@ -125,7 +125,9 @@ class Judge {
   }
 
   void find_partings() {
-    std::vector<Parting> partings = fleet::find_partings(ranks());
+    std::vector<analyze::ReplicaFacts> facts;
+    for (const Digest& one : ranks()) facts.push_back({one.rank, one.replicas, one.checksums});
+    std::vector<Parting> partings = analyze::find_partings(facts);
     verdict_.partings = partings.size();
     if (!partings.empty()) verdict_.parting = std::move(partings.front());
   }
@@ -154,16 +156,8 @@ class Judge {
   void conclude() {
     const std::uint64_t world = verdict_.digests.world_size, missing = verdict_.digests.missing_count();
     if (parting_leads()) {
-      const Parting& p = *verdict_.parting;
       verdict_.status = VerdictStatus::kFault;
-      const std::string when = p.equal_until ? fmt::format("since a step between {} and {}", *p.equal_until, p.step)
-                                             : fmt::format("from step {} on, and never were seen to", p.step);
-      verdict_.headline =
-          p.minority.empty()
-              ? fmt::format("{} replicas of the same parameters no longer hold the same numbers, {}", p.seen.size(), when)
-              : fmt::format("{} no longer {} the same parameters as {} other {}, {}", capitalised(ranks_text(p.minority)),
-                            p.minority.size() == 1 ? "holds" : "hold", p.seen.size() - p.minority.size(),
-                            p.seen.size() - p.minority.size() == 1 ? "replica" : "replicas", when);
+      verdict_.headline = analyze::parting_text(*verdict_.parting);
       return;
     }
     if (verdict_.first || verdict_.came_by) {
@@ -274,16 +268,8 @@ class Judge {
       note("Replicas of the same parameters hold different numbers from step {} on: what came of it.", p.step);
       return;
     }
-    note("The program says that {} ranks hold the same parameters: {} and {} more.", p.replicas.count, ranks_text({p.replicas.lowest}),
-         p.replicas.count - 1);
-    if (p.minority.empty()) {
-      note("Which of them are wrong cannot be told: no value is that of most.");
-    } else if (p.equal_until) {
-      note("Nothing was seen to be NaN or Inf: memory or a card that computes wrong is likely, or a step that {} took alone. Run {} elsewhere.",
-           p.minority.size() == 1 ? "this rank" : "these ranks", where(p.minority.front()));
-    } else {
-      note("They differ from the start: parameters were not broadcast, or changed after they were.");
-    }
+    for (std::string& text : analyze::parting_notes(p, p.minority.empty() ? "" : where(p.minority.front())))
+      verdict_.notes.push_back(std::move(text));
     if (verdict_.partings > 1) note("{} sets of replicas part in all.", verdict_.partings);
   }
 

@@ -12,14 +12,7 @@
 
 namespace nanhunt::fleet {
 
-// Ranks that hold the same parameters, and no longer the same numbers in them.
-struct Parting {
-  Replicas replicas;
-  std::uint32_t step = 0;                    // the first at which their checksums are seen to differ
-  std::optional<std::uint32_t> equal_until;  // the last before it at which all were equal; none: they never were
-  std::vector<std::uint32_t> minority;       // ascending; empty: it cannot be said which are wrong
-  std::vector<std::uint32_t> seen;           // of them, all whose checksum of that step is known
-};
+using analyze::Parting;
 
 struct FleetVerdict {
   VerdictStatus status = VerdictStatus::kInconclusive;

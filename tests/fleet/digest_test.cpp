@@ -12,6 +12,7 @@ namespace nanhunt::fleet {
 namespace {
 
 using ::testing::HasSubstr;
+using analyze::thin_checksums;
 using ::testing::SizeIs;
 
 DigestOrigin overflow() {

@@ -248,9 +248,10 @@ class TraceBuilder {
     return after;
   }
   // What the sentinel found in the step at hand: `bad` as in HealthRecord.
-  void health(std::uint32_t bad = 0, const std::string& first_bad = "", double gradient_norm = 1) {
+  void health(std::uint32_t bad = 0, const std::string& first_bad = "", double gradient_norm = 1,
+              std::uint64_t weight_checksum = 0) {
     RecordBatch event;
-    event.health = {{seq_, step_, bad, bad == 0 ? 0u : 1u, string(first_bad), gradient_norm, 1}};
+    event.health = {{seq_, step_, bad, bad == 0 ? 0u : 1u, string(first_bad), gradient_norm, 1, weight_checksum}};
     log_.push_back(std::move(event));
   }
   void norm(const std::string& path, std::uint32_t at_step, double norm, double amax) {

@@ -303,6 +303,7 @@ std::vector<RankVerdict> join_ranks(const std::vector<RankPass*>& ranks, std::ui
   for (std::size_t i = 0; i < ranks.size(); ++i) verdicts[i].rank = ranks[i]->rank();
   Join(ranks, verdicts).run();
   join_steps(ranks, world, verdicts);
+  join_replicas(ranks, verdicts);
   return verdicts;
 }
 

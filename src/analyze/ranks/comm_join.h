@@ -16,4 +16,7 @@ std::vector<RankVerdict> join_ranks(const std::vector<RankPass*>& ranks, std::ui
 // Level sentinel: which rank's own share was bad, by the replays without reduction. Called by join_ranks.
 void join_steps(const std::vector<RankPass*>& ranks, std::uint32_t world, std::vector<RankVerdict>& verdicts);
 
+// Replicas that no longer hold the same parameters. Called by join_ranks.
+void join_replicas(const std::vector<RankPass*>& ranks, std::vector<RankVerdict>& verdicts);
+
 }  // namespace nanhunt::analyze

@@ -7,6 +7,7 @@
 #include "nanhunt/analyzer.h"
 #include "src/analyze/ranks/comm_watch.h"
 #include "src/analyze/ranks/rank_verdict.h"
+#include "src/analyze/ranks/replicas.h"
 #include "src/analyze/watch/sentinel_watch.h"
 #include "src/analyze/graph/value_graph.h"
 
@@ -23,6 +24,7 @@ class RankPass : public Analyzer {
   virtual ValueGraph& graph() = 0;
   virtual const CommWatch& comm() const = 0;
   virtual const SentinelWatch& sentinel() const = 0;
+  virtual const ReplicaWatch& replicas() const = 0;
   // Findings without ids, in no final order, and no verdict: findings/merge.h adds them.
   virtual Analysis judge(const RunInfo& info, const TraceHealth& health, const RankVerdict& others) = 0;
 };

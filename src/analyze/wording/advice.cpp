@@ -23,6 +23,8 @@ constexpr Row kRows[] = {
     {"bf16", "Compute in bf16.", "bf16 has the range of fp32, so magnitudes that overflow fp16 fit."},
     {"bound-schedule", "Let the learning rate end at a bound: look at the scheduler's factor and at how often it is stepped.",
      "A rate that grows by a factor each step passes every bound in the end."},
+    {"broadcast-parameters", "Broadcast the parameters from one rank once they are made or loaded, before the first step.",
+     "Replicas that begin with different numbers train different models, whose gradients are added up."},
     {"builtin-norm", "Take the norm by torch.linalg.vector_norm, instead of a root of a sum of squares.",
      "Its gradient is 0 where the norm is 0; that of a root is infinite there."},
     {"cap-scale", "Give the scaler a largest scale, such as 2^24.", "Doubling without a limit ends at infinity."},

@@ -46,6 +46,10 @@ def test_a_flipped_bit_in_the_parameters_of_one_replica_is_found_by_checksums(tm
     assert parting["minority"]["ranks"] == [BAD_RANK]
     assert (parting["equal_until"], parting["step"]) == (BAD_STEP, BAD_STEP + 1)
     assert parting["count"] == (8 if wrapper == "DDP" else 4)
+    report = json.loads((tmp_path / "run" / "report.json").read_text())  # of the traces
+    assert report["verdict"]["status"] == "fault"
+    assert report["verdict"]["headline"] == verdict["headline"]
+    assert report["findings"][0]["class"] == "corruption" and report["findings"][0]["ranks"] == [BAD_RANK]
 
 
 @pytest.mark.parametrize("wrapper", ["DDP", "HSDP"])
