@@ -22,7 +22,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kEvery = std::chrono::minutes(5);
-constexpr int kRest = 200;  // times as long as the last one took, at least
+constexpr int kRest = 1000;  // times as long as the last one took, at least
 constexpr std::uint64_t kMaxTraceBytes = 64u << 20;
 
 // What cannot be made or written is made by whoever reads the run.

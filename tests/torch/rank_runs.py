@@ -13,7 +13,7 @@ from hunting import cli
 BAD_STEP, BAD_RANK = 3, 2
 
 SCRIPT = """
-import atexit, ctypes, os, sys
+import atexit, contextlib, ctypes, os, sys
 import torch, torch.distributed as dist
 from torch import nn
 
@@ -41,8 +41,10 @@ for step in range(6):
     x, y = torch.randn(5, 6), torch.randn(5, 2)
     if bad == "born" and step == 3 and rank == 2:
         x[1] = 0  # an empty sample: its norm is 0
-    loss = (model(x) - y).pow(2).mean()
-    loss.backward()
+    alone = bad == "alone" and step >= 2  # each rank takes steps of its own, and means to
+    with model.no_sync() if alone else contextlib.nullcontext():
+        loss = (model(x) - y).pow(2).mean()
+        loss.backward()
     if sys.argv[2] == "own":  # gradients are added up in fp16, each rank's as large as they may be
         for p in model.parameters():
             factor = (4e4 if bad == "sum" and step == 3 else 1e3) / p.grad.abs().max()
@@ -74,8 +76,8 @@ def can_shard():
 
 
 def train_ranks(folder, world, bad, wrapper, options=()):
-    """Trains in `folder`, watched into `folder`/run. `bad`: "born", "sum", "flip", "no"; `wrapper`: "DDP", "FSDP2",
-    "HSDP", or "own": the program reduces gradients itself."""
+    """Trains in `folder`, watched into `folder`/run. `bad`: "born", "sum", "flip", "alone", "no"; `wrapper`: "DDP",
+    "FSDP2", "HSDP", or "own": the program reduces gradients itself."""
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         pytest.skip("this PyTorch has no gloo")
     if wrapper in ("FSDP2", "HSDP"):

@@ -27,7 +27,7 @@ def add_listeners(session: Session) -> None:
     scaler, setup = ScalerWatch(session), SetupWatch(session)
     ops = OpsLevel(session, values)
     steps = StepWatch(session, values)
-    place = RankPlace(session, steps)
+    place = RankPlace(session, values)
     unheard = [scaler, place, steps, setup]
     if session.options.level == "ops":
         session.mode, session.listeners = StepMode.KEPT, [scaler, *ops.listeners, place, setup]

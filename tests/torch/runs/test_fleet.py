@@ -63,3 +63,9 @@ def test_healthy_replicas_hold_the_same_parameters_and_nobody_is_blamed(tmp_path
     assert len(digest["checksums"]) == 6
     assert digest["coordinates"] == ({"data": 5} if wrapper == "DDP" else {"dp_replicate": 2, "dp_shard": 1})
     assert digest["job"].startswith("torchelastic ")
+
+
+def test_replicas_that_take_steps_of_their_own_may_differ(tmp_path):
+    train_ranks(tmp_path, 4, "alone", "DDP")
+    verdict, status = fleet_of(tmp_path)
+    assert (verdict["status"], status, verdict["parting"]) == ("clean", 0, None)

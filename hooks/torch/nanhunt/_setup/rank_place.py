@@ -4,6 +4,7 @@ the same parameters. Read from what the program set up itself: device meshes, Me
 from __future__ import annotations
 
 import sys
+import weakref
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
@@ -13,10 +14,11 @@ from nanhunt._hooks.root_names import data_parallel_wrapper
 from nanhunt._listener import Listener, RootCall
 from nanhunt._names import plain_module
 from nanhunt._ranks import is_distributed, rank_and_world
-from nanhunt._steps.step_watch import StepWatch
+from nanhunt._steps.reading import Reader
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
+    from nanhunt._tap.values import Values
 
 _EVERY = 64  # steps: whose parameters have a checksum; so have those of the first _FIRST
 _FIRST = 8
@@ -30,44 +32,71 @@ _MEGATRON = {"data": "get_data_parallel_rank", "tensor": "get_tensor_model_paral
 
 
 class RankPlace(Listener):
-    def __init__(self, session: Session, steps: StepWatch) -> None:
-        self.session, self._steps = session, steps
+    def __init__(self, session: Session, values: Values) -> None:
+        self.session = session
+        self._reader = Reader(session, values)
         self._written: dict[tuple[int, str], object] = {}
-        self._replicas: tuple[int, int] | None = None  # the lowest, how many; (0, 0): they differ between models
+        # Models that other ranks hold too, and how; what is of no such model is nobody's replica.
+        self._models: list[tuple[weakref.ref[torch.nn.Module], Any]] = []
+        self._ranks: list[int] = []  # that hold them; of all the same
+        self._local = False  # a step was taken by this rank alone, or models are held by different ranks
+        self._synced = True  # gradients of the last forward are those of all ranks
         session.at_open.append(self._begin)
 
     def _begin(self) -> None:
         if self.session.recorder is not None:
-            self._look(None)
+            self._write_coordinates()
             self.session.recorder.write_digest()
 
     def on_root_met(self, call: RootCall) -> None:
-        if is_distributed():
-            self._look(call.module)
-
-    def on_step_end(self, step: int, skipped: bool) -> None:
-        replicas = self._replicas
-        if replicas is not None and replicas[1] > 1 and (step < _FIRST or step % _EVERY == 0):
-            self.session.facts.weight_checksum = self._steps.checksum()
-
-    def _look(self, model: torch.nn.Module | None) -> None:
-        for dimension, place in {**_of_megatron(), **_meshes}.items():
-            self._write(lib.COORDINATE, dimension, place)
-        if model is None:
+        if not is_distributed():
             return
+        self._write_coordinates()
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             card = torch.cuda.get_device_properties(torch.cuda.current_device())
             self._write(lib.ACCELERATOR, str(getattr(card, "uuid", "")), 0, card.name)
-        ranks = _replicated_by(model)
-        if ranks:
-            if not _meshes and not _of_megatron():
-                self._write(lib.COORDINATE, "data", sorted(ranks).index(rank_and_world()[0]))
-            found = (min(ranks), len(ranks))
-            self._replicas = found if self._replicas in (None, found) else (0, 0)
-            if self._replicas == found:
-                self._write(lib.REPLICAS, "", found[0], str(found[1]))
-        elif any(p.requires_grad for p in plain_module(model).parameters()):
-            self._replicas = (0, 0)  # a part that each rank trains for itself
+        ranks, wrapper = _replicas_of(call.module)
+        if len(ranks) < 2 or self._local:
+            return
+        if self._ranks and ranks != self._ranks:
+            self._give_up()
+            return
+        self._ranks = ranks
+        self._models.append((weakref.ref(plain_module(call.module)), wrapper))
+        self._write(lib.REPLICAS, "", min(ranks), str(len(ranks)))
+        if not _meshes and not _of_megatron():
+            self._write(lib.COORDINATE, "data", sorted(ranks).index(rank_and_world()[0]))
+
+    def on_root_enter(self, call: RootCall) -> None:
+        if self._models:
+            self._synced = all(getattr(wrapper, "require_backward_grad_sync", True) for _, wrapper in self._models)
+
+    def on_step_end(self, step: int, skipped: bool) -> None:
+        if not self._models or self._local:
+            return
+        if not self._synced or any(_averages_models(wrapper) for _, wrapper in self._models):
+            self._give_up()
+        elif step < _FIRST or step % _EVERY == 0:
+            self.session.facts.weight_checksum = self._reader.checksum(self._parameters())
+
+    def _give_up(self) -> None:
+        """Replicas may differ from here on, as the program means them to."""
+        self._local = True
+        self._write(lib.REPLICAS, "", 0, "0")
+
+    def _parameters(self) -> list[tuple[torch.Tensor, str]]:
+        found: dict[int, tuple[torch.Tensor, str]] = {}
+        for reference, wrapper in self._models:
+            model = reference()
+            ignored = getattr(wrapper, "parameters_to_ignore", ())
+            for name, parameter in model.named_parameters() if model is not None else ():
+                if name not in ignored:
+                    found.setdefault(id(parameter), (parameter, name))
+        return list(found.values())
+
+    def _write_coordinates(self) -> None:
+        for dimension, place in {**_of_megatron(), **_meshes}.items():
+            self._write(lib.COORDINATE, dimension, place)
 
     def _write(self, fact: int, path: str, number: int, text: str = "") -> None:
         recorder = self.session.recorder
@@ -111,22 +140,26 @@ def _of_megatron() -> dict[str, int]:
     return found
 
 
-def _replicated_by(model: torch.nn.Module) -> list[int]:
-    """The ranks that hold the same parameters of it: those of DistributedDataParallel, or along the dimensions of a
-    mesh over which every one of its DTensors is replicated. []: none is known to."""
+def _averages_models(wrapper: Any) -> bool:
+    """Whether DistributedDataParallel leaves gradients to its rank, and the program averages models now and then."""
+    return any("localSGD" in getattr(hook, "__name__", "") for hook, _ in getattr(wrapper, "_comm_hooks", ()))
+
+
+def _replicas_of(model: torch.nn.Module) -> tuple[list[int], Any]:
+    """The ranks that hold the same parameters of it: those of DistributedDataParallel, which is given too, or along the
+    dimensions of a mesh over which every one of its DTensors is replicated. []: none is known to."""
     wrapper = data_parallel_wrapper(model)
     if wrapper is not None:
-        ranks: list[int] = torch.distributed.get_process_group_ranks(wrapper.process_group)
-        return ranks
+        return torch.distributed.get_process_group_ranks(wrapper.process_group), wrapper
     found: list[int] = []
     for parameter in model.parameters():
         mesh, placements = getattr(parameter, "device_mesh", None), getattr(parameter, "placements", ())
         if mesh is None or mesh.get_coordinate() is None:
-            return []
+            return [], None
         here = tuple(slice(None) if placement.is_replicate() else place
                      for placement, place in zip(placements, mesh.get_coordinate()))
         replicas = mesh.mesh[here].flatten().tolist()
         if found and replicas != found:
-            return []
+            return [], None
         found = replicas
-    return found
+    return found, None

@@ -240,10 +240,6 @@ class StepWatch(Listener):
     def read_weights(self) -> tuple[Here, list[tuple[str, _Tensor]]]:
         return self._reader.gradients(self.parameters(), weights=True), self._reader.away
 
-    def checksum(self) -> int:
-        """Of all parameters as they are; 0: it could not be read."""
-        return self._reader.checksum(self.parameters())
-
     def weights_are_due(self, step: int, grows: bool) -> bool:
         """In the first steps, now and then, and where gradients grow: whether the weights grow as well. Where no loss
         would show that they are bad, gradients having come by other means than a backward: always."""
