@@ -66,7 +66,8 @@ std::string render_fleet_text(const FleetVerdict& verdict, const Analysis* opene
   out.paragraph(printable(verdict.headline), 0, word + "  ");
   const auto fact = [&](const char* label, const std::string& text) { out.fact(label, printable(text), kLabels); };
   fact("Ranks", ranks_of(verdict));
-  if (verdict.clean_through) fact("Clean", fmt::format("all of them through step {}", *verdict.clean_through));
+  if (verdict.clean_through)
+    fact("Clean", fmt::format("through step {}, on all ranks that left a digest with steps", *verdict.clean_through));
   if (verdict.first_rank && !verdict.origin_is_missing) {
     fact("First", place_of(verdict, *verdict.first_rank));
     fact("What", verdict.first->title);

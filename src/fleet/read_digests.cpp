@@ -75,18 +75,20 @@ Result<Digest> read_digest(const Folder& folder) {
 struct Outcome {
   std::optional<Digest> digest;
   Status failure;
-  bool made = false, kept = true;
+  bool made = false, kept = true, stale = false;
 };
 
 Outcome look_at(const Folder& folder, const ReadOptions& options) {
   Outcome outcome;
   Result<Digest> digest = read_digest(folder);
-  const std::uint64_t bytes = options.make ? segment_bytes(folder.path) : 0;
-  if (digest && (bytes == 0 || digest->trace_bytes == bytes)) {
+  const std::uint64_t bytes = segment_bytes(folder.path);
+  const bool whole = digest && (bytes == 0 || digest->trace_bytes == bytes);
+  if (whole || (digest && !options.make)) {
+    outcome.stale = !whole;
     outcome.digest = std::move(*digest);
     return outcome;
   }
-  if (bytes != 0) {
+  if (bytes != 0 && options.make) {
     AttemptTrace attempt;
     attempt.dir = folder.path;
     attempt.has_info = trace::read_run_info(folder.path, attempt.info);
@@ -103,6 +105,7 @@ Outcome look_at(const Folder& folder, const ReadOptions& options) {
   } else {
     outcome.failure = digest.status();
   }
+  outcome.stale = digest.is_ok();
   if (digest) outcome.digest = std::move(*digest);  // older than its trace, which cannot be read: better than nothing
   return outcome;
 }
@@ -186,6 +189,7 @@ Result<Digests> read_digests(const std::string& run, const ReadOptions& options)
     Outcome& outcome = outcomes[i];
     digests.made += outcome.made ? 1 : 0;
     digests.unkept += outcome.kept ? 0 : 1;
+    digests.stale += outcome.stale ? 1 : 0;
     if (!outcome.failure.is_ok()) {
       const bool nothing = outcome.failure.code() == StatusCode::kNotFound && !outcome.digest;
       if (!nothing) digests.unread.push_back({folders[i].rank, folders[i].path + "/" + kDigestName, outcome.failure.message()});

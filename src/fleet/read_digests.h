@@ -24,6 +24,7 @@ struct Digests {
   std::uint32_t world_size = 0;
   std::uint64_t made = 0;     // from traces, now: they were missing, or older than the trace
   std::uint64_t unkept = 0;   // of these, that could not be written beside it
+  std::uint64_t stale = 0;    // older than the trace beside them, and not made anew
   std::vector<std::uint32_t> missing(std::size_t most) const;  // the first `most` of them
   std::uint64_t missing_count() const;
 };

@@ -62,6 +62,7 @@ class Judge {
     find_first();
     find_arrivals();
     find_ranks();
+    leave_out_returns();
     find_partings();
     find_clean_steps();
     conclude();
@@ -124,6 +125,18 @@ class Judge {
     verdict_.shape = find_shape(ranks(), in);
   }
 
+  // What came to a rank on which it had begun is no news of where it went.
+  void leave_out_returns() {
+    if (verdict_.origin_is_missing) return;
+    const auto began = [&](std::uint32_t rank) { return std::binary_search(verdict_.ranks.begin(), verdict_.ranks.end(), rank); };
+    std::erase_if(verdict_.reached, began);
+    verdict_.came_by.reset();
+    for (const std::uint32_t rank : verdict_.reached) {
+      const DigestArrival& arrival = *find(rank)->arrival;
+      if (!verdict_.came_by || moment_of(arrival) < moment_of(*verdict_.came_by)) verdict_.came_by = arrival;
+    }
+  }
+
   void find_partings() {
     std::vector<analyze::ReplicaFacts> facts;
     for (const Digest& one : ranks()) facts.push_back({one.rank, one.replicas, one.checksums});
@@ -183,7 +196,9 @@ class Judge {
       return;
     }
     verdict_.status = calibrating ? VerdictStatus::kCalibrating : VerdictStatus::kClean;
+    const auto going = std::count_if(ranks().begin(), ranks().end(), [](const Digest& one) { return !one.ended; });
     verdict_.headline = fmt::format("No harmful NaN or Inf on {} ranks{}", world, through);
+    if (going > 0) verdict_.headline += fmt::format(" so far: {} of them {} not ended", going, going == 1 ? "has" : "have");
   }
 
   void add_notes() {
@@ -198,6 +213,8 @@ class Judge {
       note("{} cannot be read ({}: {}).", analyze::count_of(static_cast<std::int64_t>(d.unread.size()), "digest"), d.unread.front().path, d.unread.front().why);
     if (!d.older.empty()) note("{} left only a digest of an earlier attempt, which is not looked at.", capitalised(ranks_text(d.older)));
     if (d.unkept > 0) note("{} made from traces could not be written beside them.", analyze::count_of(static_cast<std::int64_t>(d.unkept), "digest"));
+    if (d.stale > 0)
+      note("{} older than the {}: what came later is not known.", d.stale == 1 ? "1 digest is" : fmt::format("{} digests are", d.stale), d.stale == 1 ? "trace beside it" : "traces beside them");
     std::set<std::string> nanhunts, frameworks, levels;
     std::uint64_t running = 0, lossy = 0;
     for (const Digest& one : ranks()) {

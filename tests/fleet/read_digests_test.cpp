@@ -93,7 +93,9 @@ TEST_F(ReadDigests, makes_a_digest_anew_whose_trace_has_grown) {
   const std::string bytes = std::to_string(segment_bytes(digest(1).parent_path().string()));
   text.replace(text.find(bytes), bytes.size(), "1");
   write(digest(1), text);
+  EXPECT_EQ(read(/*make=*/false).stale, 1u);
   EXPECT_EQ(read().made, 1u);
+  EXPECT_EQ(read(false).stale, 0u);
 }
 
 TEST_F(ReadDigests, reads_a_folder_into_which_digests_alone_were_copied) {

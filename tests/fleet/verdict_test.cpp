@@ -106,6 +106,16 @@ TEST(FleetVerdict, of_a_lone_rank_whose_numbers_changed_by_themselves_suspects_i
   EXPECT_THAT(verdict_of(twin).notes, Not(Contains(HasSubstr("elsewhere"))));
 }
 
+TEST(FleetVerdict, does_not_count_what_came_back_to_ranks_on_which_it_had_begun) {
+  std::vector<Digest> ranks = healthy();
+  for (Digest& one : ranks) give(one, origin(9));
+  for (const std::uint32_t rank : {1u, 2u}) bring(ranks[rank], 12);
+  const FleetVerdict v = verdict_of(ranks);
+  EXPECT_EQ(v.headline, "All 8 ranks: overflow at mm, step 9");
+  EXPECT_THAT(v.reached, IsEmpty());
+  EXPECT_FALSE(v.came_by);
+}
+
 TEST(FleetVerdict, says_that_the_origin_is_missing_where_bad_numbers_came_from_a_rank_without_a_digest) {
   std::vector<Digest> ranks = healthy();
   for (const std::uint32_t rank : {0u, 1u, 2u}) bring(ranks[rank], 12);
