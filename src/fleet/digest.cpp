@@ -60,6 +60,7 @@ json to_json(const Digest& d) {
               {"rank", d.rank},
               {"world_size", d.world_size},
               {"attempt", d.attempt},
+              {"run", name_of(d.run)},
               {"job", name_of(d.job)},
               {"host", name_of(d.host)},
               {"accelerator", nullptr},
@@ -227,6 +228,7 @@ Digest parse_fields(const json& value) {
   d.rank = f.number("rank");
   d.world_size = f.number("world_size");
   d.attempt = f.number("attempt");
+  d.run = f.text("run");
   d.job = f.text("job");
   d.host = f.text("host");
   d.nanhunt = f.text("nanhunt");

@@ -56,7 +56,7 @@ using analyze::Replicas;
 
 struct Digest {
   std::uint32_t rank = 0, world_size = 1, attempt = 0;
-  std::string job, host, accelerator_name, accelerator_id, nanhunt, framework, level;
+  std::string run, job, host, accelerator_name, accelerator_id, nanhunt, framework, level;
   std::map<std::string, std::int64_t> coordinates;
   std::optional<Replicas> replicas;
   bool ended = false;

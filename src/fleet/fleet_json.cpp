@@ -52,6 +52,7 @@ json first_to_json(const FleetVerdict& verdict) {
           {"class", finding_class_name(one.cls)},
           {"confidence", confidence_name(one.confidence)},
           {"call_site", reports::json_text_or_null(one.call_site)},
+          {"cause", reports::json_text_or_null(one.cause)},
           {"title", json_text(one.title)}};
 }
 
@@ -88,6 +89,7 @@ std::string render_fleet_json(const FleetVerdict& verdict) {
                     {"missing", {{"count", json_count(d.missing_count())}, {"ranks", d.missing(kMostRanks)}}},
                     {"older", ranks_to_json(d.older)},
                     {"unread", {{"count", d.unread.size()}, {"digests", std::move(unread)}}},
+                    {"unended", ranks_to_json(verdict.unended)},
                     {"clean_through", number_or_null(verdict.clean_through)},
                     {"first", first_to_json(verdict)},
                     {"ranks", ranks_to_json(verdict.ranks)},

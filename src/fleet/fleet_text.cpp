@@ -11,6 +11,7 @@
 #include "reports/views/report_model.h"
 #include "src/analyze/ranks/rank_propagation.h"
 #include "src/core/text.h"
+#include "src/trace/segments/segment.h"
 
 namespace nanhunt::fleet {
 namespace {
@@ -69,7 +70,7 @@ std::string render_fleet_text(const FleetVerdict& verdict, const Analysis* opene
   if (verdict.clean_through)
     fact("Clean", fmt::format("through step {}, on all ranks that left a digest with steps", *verdict.clean_through));
   if (verdict.first_rank && !verdict.origin_is_missing) {
-    fact("First", place_of(verdict, *verdict.first_rank));
+    fact(verdict.first_ranks.size() > 1 ? "E.g." : "First", place_of(verdict, *verdict.first_rank));
     fact("What", verdict.first->title);
   }
   if (opened != nullptr) {
@@ -83,8 +84,9 @@ std::string render_fleet_text(const FleetVerdict& verdict, const Analysis* opene
   if (!verdict.to_open.empty()) {
     const std::uint32_t rank = verdict.to_open.front();
     const Digest* one = digest_of(verdict, rank);
-    out.raw("  " + out.ink("Rest", Ink::kDim) + "    nanhunt report " +
-            shell_word(printable(fmt::format("{}/rank-{:05}/attempt-{}", options.run, rank, one == nullptr ? 0 : one->attempt))));
+    const std::string folder = options.run + "/" + trace::rank_folder_name(rank) + "/" + trace::attempt_folder_name(one == nullptr ? 0 : one->attempt);
+    out.raw("  " + out.ink("Rest", Ink::kDim) + "    nanhunt report " + shell_word(printable(folder)) +
+            (opened == nullptr ? "   (where its trace is)" : ""));
   }
   return out.take();
 }

@@ -193,6 +193,7 @@ Result<Digest> make_digest(const AttemptTrace& attempt) {
   digest.rank = info.rank;
   digest.world_size = info.world_size;
   digest.attempt = info.attempt;
+  digest.run = info.run;
   digest.job = option_of(info, "job");
   digest.host = info.host;
   digest.nanhunt = info.nanhunt_version;

@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <set>
 #include <system_error>
 #include <thread>
 #include <tuple>
@@ -17,41 +17,33 @@
 #include "src/fleet/make_digest.h"
 #include "src/trace/run/run_info.h"
 #include "src/trace/segments/files.h"
+#include "src/trace/segments/segment.h"
 
 namespace nanhunt::fleet {
 namespace {
 
 namespace fs = std::filesystem;
 
-// "rank-00012" and "rank-" give 12. No path, no sign, no second number.
-std::optional<std::uint32_t> number_after(std::string_view name, std::string_view prefix) {
-  if (!name.starts_with(prefix)) return std::nullopt;
-  name.remove_prefix(prefix.size());
-  std::uint32_t number = 0;
-  const auto [end, failed] = std::from_chars(name.data(), name.data() + name.size(), number);
-  if (name.empty() || failed != std::errc() || end != name.data() + name.size()) return std::nullopt;
-  return number;
-}
-
 struct Folder {
   std::string path;
   std::uint32_t rank = 0, attempt = 0;
 };
 
-// The folders `prefix`N right in `folder`, by N.
-std::map<std::uint32_t, std::string> numbered(const std::string& folder, std::string_view prefix) {
+// The folders right in `folder` whose names `parse` knows, by number.
+template <typename F>
+std::map<std::uint32_t, std::string> numbered(const std::string& folder, F&& parse) {
   std::map<std::uint32_t, std::string> found;
   std::error_code failed;
   for (fs::directory_iterator at(folder, failed), end; !failed && at != end; at.increment(failed)) {
-    if (const auto number = number_after(at->path().filename().string(), prefix)) found.emplace(*number, at->path().string());
+    if (const auto number = parse(at->path().filename().string())) found.emplace(*number, at->path().string());
   }
   return found;
 }
 
 std::vector<Folder> folders_of(const std::string& run) {
   std::vector<Folder> all;
-  for (const auto& [rank, path] : numbered(run, "rank-")) {
-    for (const auto& [attempt, inner] : numbered(path, "attempt-")) all.push_back({inner, rank, attempt});
+  for (const auto& [rank, path] : numbered(run, trace::parse_rank_folder_name)) {
+    for (const auto& [attempt, inner] : numbered(path, trace::parse_attempt_folder_name)) all.push_back({inner, rank, attempt});
   }
   return all;
 }
@@ -128,34 +120,71 @@ std::vector<std::uint32_t> Digests::missing(std::size_t most) const {
   return out;
 }
 
+namespace {
+
+using Newest = std::map<std::uint32_t, const Digest*>;  // by rank
+
+// Runs that ranks have left behind: an earlier attempt of theirs is of it, and the newest is of another.
+std::set<std::string> left_runs(const std::vector<Digest>& all, const Newest& newest) {
+  std::set<std::string> runs;
+  for (const Digest& one : all) {
+    if (!one.run.empty() && one.run != newest.at(one.rank)->run) runs.insert(one.run);
+  }
+  return runs;
+}
+
+// What another process of the same rank and run saw counts as the rank's own.
+void add_process(Digest& rank, const Digest& other) {
+  rank.origins.insert(rank.origins.end(), other.origins.begin(), other.origins.end());
+  if (!rank.arrival || (other.arrival && other.arrival->step < rank.arrival->step)) rank.arrival = other.arrival;
+  if (!other.last_step) return;
+  if (!rank.last_step) {
+    rank.last_step = other.last_step;
+    rank.clean_through = other.clean_through;
+  } else if (!rank.clean_through || !other.clean_through) {
+    rank.clean_through.reset();
+  } else {
+    rank.clean_through = std::min(*rank.clean_through, *other.clean_through);
+  }
+}
+
+template <typename K>
+K most_common(const std::map<K, std::size_t>& counts) {
+  return std::max_element(counts.begin(), counts.end(), [](const auto& a, const auto& b) { return a.second < b.second; })->first;
+}
+
+}  // namespace
+
 void choose_attempts(std::vector<Digest> all, Digests& into) {
-  std::map<std::uint32_t, const Digest*> newest;  // by rank
+  Newest newest;
   for (const Digest& one : all) {
     const Digest*& best = newest[one.rank];
     if (best == nullptr || one.attempt >= best->attempt) best = &one;
   }
+  if (newest.empty()) return;
   std::map<std::string, std::size_t> jobs;
   for (const auto& [rank, one] : newest) ++jobs[one->job];
-  const auto by_count = [](const auto& a, const auto& b) { return a.second < b.second; };
-  if (jobs.empty()) return;
-  const std::string job = std::max_element(jobs.begin(), jobs.end(), by_count)->first;
+  const std::string job = most_common(jobs);
   std::map<std::uint32_t, std::size_t> attempts;
-  std::size_t of_job = 0;
   for (const auto& [rank, one] : newest) {
-    if (one->job != job) continue;
-    ++attempts[one->attempt];
-    ++of_job;
+    if (one->job == job) ++attempts[one->attempt];
   }
-  const auto common = std::max_element(attempts.begin(), attempts.end(), by_count);
+  const std::uint32_t attempt = most_common(attempts);
   // Without a job to go by, the attempt of most ranks counts: one that has only an earlier one is not there.
-  const bool counts = job.empty() && 2 * common->second > of_job;
+  const bool counts = job.empty() && 2 * attempts[attempt] > jobs[job];
+  const std::set<std::string> left = left_runs(all, newest);
   for (const auto& [rank, one] : newest) {
-    if (one->job != job || (counts && one->attempt < common->first)) {
+    if (one->job != job || (counts && one->attempt < attempt) || left.contains(one->run)) {
       into.older.push_back(rank);
       continue;
     }
     into.world_size = std::max({into.world_size, one->world_size, rank + 1 == 0 ? rank : rank + 1});
     into.ranks.push_back(*one);
+  }
+  for (const Digest& one : all) {
+    const auto rank = std::lower_bound(into.ranks.begin(), into.ranks.end(), one.rank, [](const Digest& a, std::uint32_t r) { return a.rank < r; });
+    const bool beside = rank != into.ranks.end() && rank->rank == one.rank && rank->attempt != one.attempt;
+    if (beside && !one.run.empty() && one.run == rank->run) add_process(*rank, one);
   }
 }
 

@@ -37,8 +37,8 @@ struct ReadOptions {
 
 Result<Digests> read_digests(const std::string& run, const ReadOptions& options);
 
-// Of each rank one: of the newest attempt, as most of them see it. Fills `ranks`, `older` and `world_size`. By job and by
-// number, never by a clock.
+// Of each rank one: of the newest attempt, as most of them see it, with what other processes of the same rank and run
+// saw. Fills `ranks`, `older` and `world_size`. By run, job and number, never by a clock.
 void choose_attempts(std::vector<Digest> all, Digests& into);
 
 }  // namespace nanhunt::fleet

@@ -65,6 +65,9 @@ class Judge {
     leave_out_returns();
     find_partings();
     find_clean_steps();
+    for (const Digest& one : ranks()) {
+      if (!one.ended) verdict_.unended.push_back(one.rank);
+    }
     conclude();
     add_notes();
     choose_traces();
@@ -160,6 +163,9 @@ class Judge {
       least = std::min(least.value_or(UINT32_MAX), *one.clean_through);
     }
     verdict_.clean_through = least;
+    if (!parting_leads() || !least) return;
+    const std::optional<std::uint32_t> equal = verdict_.parting->equal_until;
+    verdict_.clean_through = equal ? std::optional(std::min(*least, *equal)) : std::nullopt;
   }
 
   std::uint64_t silent() const {
@@ -176,8 +182,9 @@ class Judge {
     if (verdict_.first || verdict_.came_by) {
       verdict_.status = worst_ == Severity::kFault ? VerdictStatus::kFault : VerdictStatus::kWarning;
       if (verdict_.origin_is_missing) {
-        verdict_.headline = fmt::format("Bad numbers came to {} of {} ranks by {}; the rank that gave them left no digest",
-                                        verdict_.reached.size(), world, arrival_text(*verdict_.came_by));
+        const std::string who = missing == 1 ? fmt::format("rank {}", verdict_.digests.missing(1).front()) : "the rank that gave them";
+        verdict_.headline = fmt::format("Bad numbers came to {} of {} ranks by {}; {} left no digest", verdict_.reached.size(),
+                                        world, arrival_text(*verdict_.came_by), who);
         return;
       }
       verdict_.headline = fmt::format("{}: {}", capitalised(shape_text(verdict_.shape, verdict_.ranks)), origin_text(*verdict_.first));
@@ -196,14 +203,19 @@ class Judge {
       return;
     }
     verdict_.status = calibrating ? VerdictStatus::kCalibrating : VerdictStatus::kClean;
-    const auto going = std::count_if(ranks().begin(), ranks().end(), [](const Digest& one) { return !one.ended; });
     verdict_.headline = fmt::format("No harmful NaN or Inf on {} ranks{}", world, through);
-    if (going > 0) verdict_.headline += fmt::format(" so far: {} of them {} not ended", going, going == 1 ? "has" : "have");
+    if (const std::size_t going = verdict_.unended.size(); going > 0)
+      verdict_.headline += fmt::format(" so far: {} of them {} not ended", going, going == 1 ? "has" : "have");
+    // Where others have ended it was killed, or hangs.
+    if (!verdict_.unended.empty() && verdict_.unended.size() < ranks().size()) verdict_.status = VerdictStatus::kInconclusive;
   }
 
   void add_notes() {
     if (verdict_.first && !parting_leads()) add_origin_notes();
     if (verdict_.parting) add_parting_notes(*verdict_.parting);
+    const bool compared = std::any_of(ranks().begin(), ranks().end(), [](const Digest& one) { return one.replicas && !one.checksums.empty(); });
+    if (!compared && verdict_.status == VerdictStatus::kClean)
+      note("Parameters of replicas were not compared: no rank left checksums of any (they are taken on the CPU, at levels live and steps).");
     const Digests& d = verdict_.digests;
     if (const std::uint64_t missing = d.missing_count(); missing > 0) {
       note("{} of {} ranks left no digest: {}. What they did is not known.", missing, d.world_size,
@@ -216,12 +228,11 @@ class Judge {
     if (d.stale > 0)
       note("{} older than the {}: what came later is not known.", d.stale == 1 ? "1 digest is" : fmt::format("{} digests are", d.stale), d.stale == 1 ? "trace beside it" : "traces beside them");
     std::set<std::string> nanhunts, frameworks, levels;
-    std::uint64_t running = 0, lossy = 0;
+    std::uint64_t lossy = 0;
     for (const Digest& one : ranks()) {
       nanhunts.insert(one.nanhunt);
       frameworks.insert(one.framework);
       levels.insert(one.level);
-      running += one.ended ? 0 : 1;
       lossy += one.records_dropped + one.chunks_lost > 0 ? 1 : 0;
     }
     const auto differ = [&](const char* what, const std::set<std::string>& values) {
@@ -230,9 +241,26 @@ class Judge {
     differ("the version of nanhunt", nanhunts);
     differ("the framework", frameworks);
     differ("the level", levels);
-    if (running > 0) note("{} of {} ranks had not ended: they go on, or were killed.", running, ranks().size());
+    add_unended_note();
     if (lossy > 0) note("Records are missing on {} of {} ranks.", lossy, ranks().size());
     if (const std::uint64_t none = silent(); none > 0) note("{} of {} ranks recorded no step.", none, ranks().size());
+  }
+
+  void add_unended_note() {
+    if (verdict_.unended.empty()) return;
+    std::optional<std::uint32_t> behind, ahead;  // last steps of those, and of all
+    for (const Digest& one : ranks()) {
+      if (!one.last_step) continue;
+      ahead = std::max(ahead.value_or(0), *one.last_step);
+      if (!one.ended) behind = std::min(behind.value_or(UINT32_MAX), *one.last_step);
+    }
+    std::string text = "No rank has ended";
+    if (verdict_.unended.size() < ranks().size())
+      text = fmt::format("{} {} not ended", capitalised(ranks_text(verdict_.unended)), verdict_.unended.size() == 1 ? "has" : "have");
+    const char* whose = verdict_.unended.size() == 1 ? "its" : "the slowest one's";
+    if (behind) text += fmt::format(": {} last step is {}", whose, *behind);
+    if (behind && *ahead != *behind) text += fmt::format(", the fastest rank's {}", *ahead);
+    verdict_.notes.push_back(text + ". Killed, hanging, or still going.");
   }
 
   template <typename... Args>

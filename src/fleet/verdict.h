@@ -30,6 +30,7 @@ struct FleetVerdict {
   std::optional<Parting> parting;         // the first
   std::uint64_t partings = 0;
   std::optional<std::uint32_t> clean_through;  // of all ranks; none: not even the first step, or not known
+  std::vector<std::uint32_t> unended;     // ranks whose attempt had no end: they go on, hang, or were killed
   std::vector<std::string> notes;         // sentences: hardware, ranks that are missing, damaged, of other versions
   std::vector<std::uint32_t> to_open;     // ranks whose traces say more: at most kMaxOpened, origins first
   Digests digests;

@@ -12,6 +12,7 @@
 #include "src/fleet/make_digest.h"
 #include "src/fleet/read_digests.h"
 #include "src/fleet/verdict.h"
+#include "src/trace/segments/segment.h"
 #include "tests/fleet/simulated_fleet.h"
 #include "tests/support/temp_dir.h"
 
@@ -29,13 +30,13 @@ long peak_mib() {
 }
 
 int write_fleet(const std::string& run) {
-  std::mt19937 random(7);
+  std::mt19937 random(9);
   const fleet_tests::SimulatedFleet fleet = fleet_tests::draw_fleet(random, 10000, fleet_tests::Planted::kStage, 0.03);
   for (fleet::Digest one : fleet_tests::digests_of(fleet).ranks) {
     // As large as digests become: all their checksums, and as many origins as there may be.
     for (std::uint32_t step = 64; one.checksums.size() < fleet::kMaxChecksums; step += 64) one.checksums.emplace_back(step, step);
     while (!one.origins.empty() && one.origins.size() < fleet::kMaxOrigins) one.origins.push_back(one.origins.front());
-    const std::string folder = run + "/rank-" + std::to_string(one.rank) + "/attempt-0";
+    const std::string folder = run + "/" + trace::rank_folder_name(one.rank) + "/" + trace::attempt_folder_name(0);
     std::filesystem::create_directories(folder);
     if (const Status written = fleet::write_digest(folder, one); !written) {
       std::fprintf(stderr, "%s\n", written.message().c_str());

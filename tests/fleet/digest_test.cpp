@@ -36,6 +36,7 @@ Digest whole() {
   d.rank = 4711;
   d.world_size = 10000;
   d.attempt = 2;
+  d.run = "r-1";
   d.job = "slurm 12.0";
   d.host = "n17";
   d.accelerator_name = "H100";
@@ -85,7 +86,7 @@ TEST(Digest, never_passes_8_KiB_whatever_the_program_calls_its_things) {
     origin.call_site = origin.cause = origin.title = name;
     origin.sinks.assign(9, name);
     d.origins.assign(9, origin);
-    d.host = d.framework = d.level = d.nanhunt = d.job = d.accelerator_id = d.accelerator_name = name;
+    d.run = d.host = d.framework = d.level = d.nanhunt = d.job = d.accelerator_id = d.accelerator_name = name;
     d.arrival->group = d.arrival->through = d.last_call->group = name;
     for (int i = 0; i < 40; ++i) d.coordinates.emplace(name + std::to_string(i), i);
     for (std::uint32_t i = 0; i < kMaxChecksums; ++i) d.checksums.emplace_back(100 + i, ~std::uint64_t{0});

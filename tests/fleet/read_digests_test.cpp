@@ -9,7 +9,7 @@
 
 #include "src/fleet/make_digest.h"
 #include "src/fleet/read_digests.h"
-#include "src/fleet/verdict.h"
+#include "src/trace/segments/segment.h"
 #include "tests/fleet/rank_program.h"
 #include "tests/support/temp_dir.h"
 
@@ -42,9 +42,7 @@ class ReadDigests : public ::testing::Test {
     for (std::uint32_t rank = 0; rank < world; ++rank) train_rank(dir_.path(), rank_of(rank, world), {});
   }
   fs::path digest(std::uint32_t rank, std::uint32_t attempt = 0) const {
-    std::string name = std::to_string(rank);
-    name.insert(0, 5 - name.size(), '0');
-    return fs::path(dir_.path()) / ("rank-" + name) / ("attempt-" + std::to_string(attempt)) / kDigestName;
+    return fs::path(dir_.path()) / trace::rank_folder_name(rank) / trace::attempt_folder_name(attempt) / kDigestName;
   }
   Digests read(bool make = true) const {
     ReadOptions options;

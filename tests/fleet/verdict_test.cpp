@@ -123,7 +123,7 @@ TEST(FleetVerdict, says_that_the_origin_is_missing_where_bad_numbers_came_from_a
   ranks.erase(ranks.begin() + 3);
   const FleetVerdict v = verdict_of(ranks);
   EXPECT_TRUE(v.origin_is_missing);
-  EXPECT_EQ(v.headline, "Bad numbers came to 3 of 8 ranks by allreduce 12 of group data, step 12; the rank that gave them left no digest");
+  EXPECT_EQ(v.headline, "Bad numbers came to 3 of 8 ranks by allreduce 12 of group data, step 12; rank 3 left no digest");
   EXPECT_THAT(v.notes, Contains("1 of 8 ranks left no digest: rank 3. What they did is not known."));
   EXPECT_THAT(v.to_open, ElementsAre(0, 1, 2, 4)) << "those to which it came, and a healthy one";
 }
@@ -145,6 +145,7 @@ TEST(FleetVerdict, finds_the_replica_that_no_longer_holds_the_same_parameters) {
   EXPECT_EQ(v.status, VerdictStatus::kFault);
   EXPECT_EQ(v.headline, "Rank 6 no longer holds the same parameters as 7 other replicas, since a step between 40 and 48");
   EXPECT_THAT(v.parting->minority, ElementsAre(6));
+  EXPECT_EQ(v.clean_through, 40u);
   EXPECT_EQ(v.to_open.front(), 6u);
   EXPECT_THAT(v.notes, Contains(HasSubstr("Run rank 6 (host b) elsewhere")));
 }
@@ -156,6 +157,7 @@ TEST(FleetVerdict, compares_only_ranks_that_are_said_to_be_replicas) {
     for (auto& [step, checksum] : one.checksums) checksum += one.rank;
   }
   EXPECT_EQ(verdict_of(ranks).status, VerdictStatus::kClean);
+  EXPECT_THAT(verdict_of(ranks).notes, ElementsAre(HasSubstr("were not compared")));
 }
 
 TEST(FleetVerdict, does_not_say_which_of_two_replicas_is_wrong) {
@@ -197,8 +199,13 @@ TEST(FleetVerdict, says_that_ranks_are_of_different_versions_or_go_on) {
   std::vector<Digest> ranks = healthy();
   ranks[1].nanhunt = "0.0.9";
   ranks[2].ended = false;
-  EXPECT_THAT(verdict_of(ranks).notes, ElementsAre("Ranks differ in the version of nanhunt: 0.0.9 and 0.1.0.",
-                                                   "1 of 8 ranks had not ended: they go on, or were killed."));
+  ranks[2].last_step = ranks[2].clean_through = 40;
+  const FleetVerdict v = verdict_of(ranks);
+  EXPECT_THAT(v.notes, ElementsAre("Ranks differ in the version of nanhunt: 0.0.9 and 0.1.0.",
+                                   "Rank 2 has not ended: its last step is 40, the fastest rank's 99. Killed, hanging, or still going."));
+  EXPECT_EQ(v.status, VerdictStatus::kInconclusive) << "the others have ended";
+  for (Digest& one : ranks) one.ended = false;
+  EXPECT_EQ(verdict_of(ranks).status, VerdictStatus::kClean);
 }
 
 TEST(FleetVerdict, takes_the_attempt_of_most_ranks_and_names_those_that_left_only_an_earlier_one) {
@@ -214,6 +221,30 @@ TEST(FleetVerdict, takes_the_attempt_of_most_ranks_and_names_those_that_left_onl
   EXPECT_THAT(v.digests.older, ElementsAre(7));
   EXPECT_EQ(v.status, VerdictStatus::kInconclusive);
   EXPECT_FALSE(v.first_rank);
+}
+
+TEST(FleetVerdict, leaves_out_a_rank_whose_run_the_others_have_left_behind) {
+  std::vector<Digest> first = healthy(), second = healthy();
+  for (Digest& one : first) one.run = "one", one.job = "slurm 7.0.0";
+  for (Digest& one : second) one.run = "two", one.job = "slurm 7.0.0", one.attempt = 1;
+  give(first[2], origin(5));
+  second.erase(second.begin() + 2);  // rank 2 left nothing of the second launch
+  first.insert(first.end(), second.begin(), second.end());
+  const FleetVerdict v = verdict_of(first);
+  EXPECT_THAT(v.digests.older, ElementsAre(2));
+  EXPECT_FALSE(v.first_rank);
+}
+
+TEST(FleetVerdict, counts_what_another_process_of_the_same_rank_and_run_saw) {
+  std::vector<Digest> ranks = healthy();
+  for (Digest& one : ranks) one.run = "one";
+  Digest child = ranks[3];
+  child.attempt = 1;
+  give(ranks[3], origin(9));
+  ranks.push_back(child);
+  const FleetVerdict v = verdict_of(ranks);
+  EXPECT_EQ(v.first_rank, 3u);
+  EXPECT_EQ(v.clean_through, 8u);
 }
 
 TEST(FleetVerdict, goes_by_the_job_where_launchers_name_one) {

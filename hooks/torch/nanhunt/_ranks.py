@@ -8,7 +8,8 @@ import sys
 _NAMES = (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"),
           ("PMIX_RANK", "PMIX_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"))
 
-_JOBS = (("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"), ("SLURM_JOB_ID", "SLURM_RESTART_COUNT"))
+_JOBS = (("slurm", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
+         ("torchelastic", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"))
 
 
 def rank_and_world() -> tuple[int, int]:
@@ -26,12 +27,13 @@ def rank_and_world() -> tuple[int, int]:
 
 
 def job() -> dict[str, str]:
-    """{"job": what all ranks of one launch share and no other launch has}; {} where no launcher says it."""
-    for name, restart in _JOBS:
-        if os.environ.get(name):
-            launcher = name.split("_")[0].lower()
-            return {"job": f"{launcher} {os.environ[name]}.{os.environ.get(restart) or 0}"}
-    return {}
+    """{"job": what all ranks of one launch share, and other launches have not}; {} where no launcher says it."""
+    parts = []
+    for launcher, name, *further in _JOBS:
+        number = os.environ.get(name, "none")
+        if number not in ("", "none"):  # torchrun's, where nobody gave it one
+            parts.append(".".join([f"{launcher} {number}", *[os.environ.get(n) or "0" for n in further]]))
+    return {"job": ", ".join(parts)} if parts else {}
 
 
 def is_distributed() -> bool:

@@ -112,7 +112,7 @@ def data_parallel_wrapper(module: torch.nn.Module) -> Any:
         if type(inner).__name__ == "DistributedDataParallel":
             return inner
         for held in gc.get_referrers(inner):
-            owner = _owner_of(held) if type(held) is dict and held.get("module") is inner else None
+            owner = _owner_of(held) if issubclass(type(held), dict) and held.get("module") is inner else None
             if type(owner).__name__ == "DistributedDataParallel":
                 return owner
     return None
