@@ -58,6 +58,13 @@ std::string ranks_of(const FleetVerdict& verdict) {
                      reports::format_count(verdict.digests.world_size), fmt::join(parts, ", "));
 }
 
+// Is this finding of the traces that were opened what the digests say?
+bool tells_of(const Finding& f, const FleetVerdict& verdict) {
+  if (!verdict.first) return verdict.parting && f.title == verdict.headline;
+  const bool there = std::find(f.ranks.begin(), f.ranks.end(), *verdict.first_rank) != f.ranks.end();
+  return there && f.cls == verdict.first->cls && f.place.op == verdict.first->place.op && f.place.step == verdict.first->place.step;
+}
+
 }  // namespace
 
 std::string render_fleet_text(const FleetVerdict& verdict, const Analysis* opened, const TextOptions& options) {
@@ -73,12 +80,10 @@ std::string render_fleet_text(const FleetVerdict& verdict, const Analysis* opene
     fact(verdict.first_ranks.size() > 1 ? "E.g." : "First", place_of(verdict, *verdict.first_rank));
     fact("What", verdict.first->title);
   }
-  if (opened != nullptr) {
+  if (const Finding* f = opened == nullptr ? nullptr : reports::find_origin(*opened); f != nullptr && tells_of(*f, verdict)) {
     const reports::ReportModel model = reports::make_report_model(*opened);
-    if (model.origin) {
-      fact("Cause", model.origin->cause);
-      fact("Cure", model.origin->cure);
-    }
+    if (verdict.first) fact("Cause", model.origin->cause);  // of replicas that part the notes say all
+    fact("Cure", model.origin->cure);
   }
   for (std::size_t i = 0; i < std::min(verdict.notes.size(), kMostNotes); ++i) fact(i == 0 ? "Note" : "", verdict.notes[i]);
   if (!verdict.to_open.empty()) {

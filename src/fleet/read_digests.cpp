@@ -184,7 +184,12 @@ void choose_attempts(std::vector<Digest> all, Digests& into) {
   for (const Digest& one : all) {
     const auto rank = std::lower_bound(into.ranks.begin(), into.ranks.end(), one.rank, [](const Digest& a, std::uint32_t r) { return a.rank < r; });
     const bool beside = rank != into.ranks.end() && rank->rank == one.rank && rank->attempt != one.attempt;
-    if (beside && !one.run.empty() && one.run == rank->run) add_process(*rank, one);
+    if (!beside) continue;
+    if (!one.run.empty() && one.run == rank->run) {
+      add_process(*rank, one);
+    } else {
+      ++into.earlier;
+    }
   }
 }
 

@@ -224,6 +224,7 @@ class Judge {
     if (!d.unread.empty())
       note("{} cannot be read ({}: {}).", analyze::count_of(static_cast<std::int64_t>(d.unread.size()), "digest"), d.unread.front().path, d.unread.front().why);
     if (!d.older.empty()) note("{} left only a digest of an earlier attempt, which is not looked at.", capitalised(ranks_text(d.older)));
+    if (d.earlier > 0) note("{} of earlier attempts {} not looked at.", analyze::count_of(static_cast<std::int64_t>(d.earlier), "digest"), d.earlier == 1 ? "is" : "are");
     if (d.unkept > 0) note("{} made from traces could not be written beside them.", analyze::count_of(static_cast<std::int64_t>(d.unkept), "digest"));
     if (d.stale > 0)
       note("{} older than the {}: what came later is not known.", d.stale == 1 ? "1 digest is" : fmt::format("{} digests are", d.stale), d.stale == 1 ? "trace beside it" : "traces beside them");

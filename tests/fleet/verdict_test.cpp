@@ -233,6 +233,7 @@ TEST(FleetVerdict, leaves_out_a_rank_whose_run_the_others_have_left_behind) {
   const FleetVerdict v = verdict_of(first);
   EXPECT_THAT(v.digests.older, ElementsAre(2));
   EXPECT_FALSE(v.first_rank);
+  EXPECT_THAT(v.notes, Contains("7 digests of earlier attempts are not looked at."));
 }
 
 TEST(FleetVerdict, counts_what_another_process_of_the_same_rank_and_run_saw) {
