@@ -229,7 +229,7 @@ enum {
                                              times as far as the median column; path: the model */
   NANHUNT_SETUP_COORDINATE = 6,           /* path: a dimension of the ranks ("data"); number: this rank's place there */
   NANHUNT_SETUP_ACCELERATOR = 7,          /* path: the id of the card that this rank uses; text: its name */
-  NANHUNT_SETUP_REPLICAS = 8              /* ranks that hold the same parameters; number: the lowest; text: how many */
+  NANHUNT_SETUP_REPLICAS = 8              /* ranks that hold the same parameters; path: which; number: the lowest; text: how many */
 };
 typedef struct nanhunt_setup {
   uint32_t struct_size;

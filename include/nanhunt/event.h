@@ -340,7 +340,7 @@ enum class SetupFact : std::uint8_t {
                              // the median column; path: the model
   kCoordinate = 6,           // path: a dimension of the ranks ("data", "pipeline"); number: this rank's place along it
   kAccelerator = 7,          // path: the id of the card that this rank uses; text: its name
-  kReplicas = 8,             // ranks that hold the same parameters as this one; number: the lowest; text: how many
+  kReplicas = 8,             // ranks that hold the same parameters; path: which; number: the lowest; text: how many
 };
 std::string_view setup_fact_name(SetupFact fact);  // "module", "autocast", ...
 

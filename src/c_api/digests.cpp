@@ -25,9 +25,10 @@ constexpr auto kEvery = std::chrono::minutes(5);
 constexpr int kRest = 1000;  // times as long as the last one took, at least
 constexpr std::uint64_t kMaxTraceBytes = 64u << 20;
 
-// What cannot be made or written is made by whoever reads the run.
-void write_digest_of(const std::string& attempt_dir) noexcept {
+// What cannot be made or written is made by whoever reads the run. `open`: the recorder, while it is.
+void write_digest_of(record::NumberingRecorder* open, const std::string& attempt_dir) noexcept {
   try {
+    if (open != nullptr) (void)open->flush().is_ok();
     if (fleet::segment_bytes(attempt_dir) > kMaxTraceBytes) return;
     const auto attempts = find_attempts(attempt_dir);
     if (!attempts || attempts->empty()) return;
@@ -55,8 +56,7 @@ struct DigestWriter::Thread {
       due = false;
       lock.unlock();
       const Clock::time_point began = Clock::now();
-      (void)recorder.flush().is_ok();
-      write_digest_of(recorder.attempt_dir());
+      write_digest_of(&recorder, recorder.attempt_dir());
       rest = std::max<Clock::duration>(kEvery, kRest * (Clock::now() - began));
       lock.lock();
     }
@@ -100,7 +100,7 @@ void DigestWriter::stop(const record::NumberingRecorder& recorder) noexcept {
 }
 
 void DigestWriter::write_last(const record::NumberingRecorder& recorder) noexcept {
-  if (asked_ && !recorder.in_forked_child()) write_digest_of(recorder.attempt_dir());
+  if (asked_ && !recorder.in_forked_child()) write_digest_of(nullptr, recorder.attempt_dir());
 }
 
 }  // namespace nanhunt::c_api

@@ -87,7 +87,7 @@ json to_json(const Digest& d) {
                 {"unwatched", json_count(d.unwatched)}}}};
   if (!d.accelerator_name.empty() || !d.accelerator_id.empty())
     out["accelerator"] = {{"name", name_of(d.accelerator_name)}, {"id", name_of(d.accelerator_id)}};
-  if (d.replicas) out["replicas"] = {{"lowest", d.replicas->lowest}, {"count", json_count(d.replicas->count)}};
+  if (d.replicas) out["replicas"] = {{"lowest", d.replicas->lowest}, {"count", json_count(d.replicas->count)}, {"of", name_of(d.replicas->of)}};
   if (d.arrival) {
     const DigestArrival& a = *d.arrival;
     out["arrival"] = {{"step", a.step},           {"micro_batch", a.micro_batch},
@@ -247,7 +247,7 @@ Digest parse_fields(const json& value) {
   }
   if (!f.at("replicas").is_null()) {
     const Fields replicas(f.at("replicas"), "replicas.");
-    d.replicas = {replicas.number("lowest"), replicas.count("count")};
+    d.replicas = Replicas{replicas.number("lowest"), replicas.count("count"), replicas.text("of")};
   }
   d.ended = f.flag("ended");
   d.trace_bytes = f.count("trace_bytes");

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -122,15 +123,47 @@ std::vector<std::uint32_t> Digests::missing(std::size_t most) const {
 
 namespace {
 
-using Newest = std::map<std::uint32_t, const Digest*>;  // by rank
+using OfRank = std::map<std::uint32_t, std::vector<const Digest*>>;  // ascending by attempt
+
+// The job of the newest launch that at least half as many ranks took part in as in any other.
+std::string newest_job(const std::vector<Digest>& all) {
+  struct Job {
+    std::set<std::uint32_t> ranks;
+    std::uint32_t attempt = 0;
+  };
+  std::map<std::string, Job> jobs;
+  std::size_t most = 0;
+  for (const Digest& one : all) {
+    Job& job = jobs[one.job];
+    job.ranks.insert(one.rank);
+    job.attempt = std::max(job.attempt, one.attempt);
+    most = std::max(most, job.ranks.size());
+  }
+  const auto key = [](const auto& job) { return std::pair(job.second.attempt, job.second.ranks.size()); };
+  auto best = jobs.end();
+  for (auto at = jobs.begin(); at != jobs.end(); ++at) {
+    if (2 * at->second.ranks.size() >= most && (best == jobs.end() || key(*at) > key(*best))) best = at;
+  }
+  return best->first;
+}
 
 // Runs that ranks have left behind: an earlier attempt of theirs is of it, and the newest is of another.
-std::set<std::string> left_runs(const std::vector<Digest>& all, const Newest& newest) {
+std::set<std::string> left_runs(const OfRank& ranks) {
   std::set<std::string> runs;
-  for (const Digest& one : all) {
-    if (!one.run.empty() && one.run != newest.at(one.rank)->run) runs.insert(one.run);
+  for (const auto& [rank, attempts] : ranks) {
+    for (const Digest* one : attempts) {
+      if (!one->run.empty() && one->run != attempts.back()->run) runs.insert(one->run);
+    }
   }
   return runs;
+}
+
+std::uint32_t most_common_attempt(const OfRank& ranks, std::size_t& count) {
+  std::map<std::uint32_t, std::size_t> counts;
+  for (const auto& [rank, attempts] : ranks) ++counts[attempts.back()->attempt];
+  const auto most = std::max_element(counts.begin(), counts.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  count = most->second;
+  return most->first;
 }
 
 // What another process of the same rank and run saw counts as the rank's own.
@@ -138,58 +171,67 @@ void add_process(Digest& rank, const Digest& other) {
   rank.origins.insert(rank.origins.end(), other.origins.begin(), other.origins.end());
   if (!rank.arrival || (other.arrival && other.arrival->step < rank.arrival->step)) rank.arrival = other.arrival;
   if (!other.last_step) return;
-  if (!rank.last_step) {
-    rank.last_step = other.last_step;
-    rank.clean_through = other.clean_through;
-  } else if (!rank.clean_through || !other.clean_through) {
+  if (!rank.clean_through || !other.clean_through) {
     rank.clean_through.reset();
-  } else {
+  } else if (other.status == VerdictStatus::kFault) {
     rank.clean_through = std::min(*rank.clean_through, *other.clean_through);
   }
 }
 
-template <typename K>
-K most_common(const std::map<K, std::size_t>& counts) {
-  return std::max_element(counts.begin(), counts.end(), [](const auto& a, const auto& b) { return a.second < b.second; })->first;
+// Of the processes of one rank in one run: the one that trained most, with what the others saw.
+Digest one_digest(const std::vector<const Digest*>& attempts) {
+  const std::string& run = attempts.back()->run;
+  std::vector<const Digest*> beside;
+  for (const Digest* one : attempts) {
+    if (one == attempts.back() || (!run.empty() && one->run == run)) beside.push_back(one);
+  }
+  const Digest* base = *std::max_element(beside.begin(), beside.end(), [](const Digest* a, const Digest* b) { return a->steps < b->steps; });
+  Digest digest = *base;
+  for (const Digest* one : beside) {
+    if (one != base) add_process(digest, *one);
+  }
+  return digest;
 }
 
 }  // namespace
 
 void choose_attempts(std::vector<Digest> all, Digests& into) {
-  Newest newest;
+  if (all.empty()) return;
+  std::stable_sort(all.begin(), all.end(), [](const Digest& a, const Digest& b) { return std::tuple(a.rank, a.attempt) < std::tuple(b.rank, b.attempt); });
+  const std::string job = newest_job(all);
+  OfRank ranks;
+  std::set<std::uint32_t> others;
   for (const Digest& one : all) {
-    const Digest*& best = newest[one.rank];
-    if (best == nullptr || one.attempt >= best->attempt) best = &one;
+    if (one.job == job) {
+      ranks[one.rank].push_back(&one);
+    } else {
+      others.insert(one.rank);
+    }
   }
-  if (newest.empty()) return;
-  std::map<std::string, std::size_t> jobs;
-  for (const auto& [rank, one] : newest) ++jobs[one->job];
-  const std::string job = most_common(jobs);
-  std::map<std::uint32_t, std::size_t> attempts;
-  for (const auto& [rank, one] : newest) {
-    if (one->job == job) ++attempts[one->attempt];
-  }
-  const std::uint32_t attempt = most_common(attempts);
   // Without a job to go by, the attempt of most ranks counts: one that has only an earlier one is not there.
-  const bool counts = job.empty() && 2 * attempts[attempt] > jobs[job];
-  const std::set<std::string> left = left_runs(all, newest);
-  for (const auto& [rank, one] : newest) {
-    if (one->job != job || (counts && one->attempt < attempt) || left.contains(one->run)) {
-      into.older.push_back(rank);
+  const bool nameless = job.empty() || job.starts_with("torchelastic none");
+  std::size_t count = 0;
+  const std::uint32_t attempt = most_common_attempt(ranks, count);
+  const std::set<std::string> left = left_runs(ranks);
+  for (const auto& [rank, attempts] : ranks) {
+    const Digest& newest = *attempts.back();
+    if ((nameless && newest.run.empty() && newest.attempt < attempt && 2 * count > ranks.size()) || left.contains(newest.run)) {
+      others.insert(rank);
       continue;
     }
-    into.world_size = std::max({into.world_size, one->world_size, rank + 1 == 0 ? rank : rank + 1});
-    into.ranks.push_back(*one);
+    into.world_size = std::max({into.world_size, newest.world_size, rank + 1 == 0 ? rank : rank + 1});
+    into.ranks.push_back(one_digest(attempts));
+  }
+  const auto is_there = [&](std::uint32_t rank) {
+    const auto at = std::lower_bound(into.ranks.begin(), into.ranks.end(), rank, [](const Digest& a, std::uint32_t r) { return a.rank < r; });
+    return at != into.ranks.end() && at->rank == rank;
+  };
+  for (const std::uint32_t rank : others) {
+    if (!is_there(rank)) into.older.push_back(rank);
   }
   for (const Digest& one : all) {
-    const auto rank = std::lower_bound(into.ranks.begin(), into.ranks.end(), one.rank, [](const Digest& a, std::uint32_t r) { return a.rank < r; });
-    const bool beside = rank != into.ranks.end() && rank->rank == one.rank && rank->attempt != one.attempt;
-    if (!beside) continue;
-    if (!one.run.empty() && one.run == rank->run) {
-      add_process(*rank, one);
-    } else {
-      ++into.earlier;
-    }
+    const bool of_run = one.job == job && !one.run.empty() && one.run == ranks[one.rank].back()->run;
+    into.earlier += is_there(one.rank) && !of_run && &one != (ranks[one.rank].empty() ? nullptr : ranks[one.rank].back()) ? 1 : 0;
   }
 }
 
@@ -204,7 +246,11 @@ Result<Digests> read_digests(const std::string& run, const ReadOptions& options)
   std::mutex mutex;
   const auto work = [&] {
     for (std::size_t i = next++; i < folders.size(); i = next++) {
-      outcomes[i] = look_at(folders[i], options);
+      try {
+        outcomes[i] = look_at(folders[i], options);
+      } catch (const std::exception& error) {  // no memory: the other ranks are still read
+        outcomes[i].failure = Status(StatusCode::kUnreadable, error.what());
+      }
       if (!options.progress) continue;
       const std::lock_guard lock(mutex);
       options.progress(++done, folders.size());
@@ -213,7 +259,10 @@ Result<Digests> read_digests(const std::string& run, const ReadOptions& options)
   const unsigned processors = std::max(1u, std::thread::hardware_concurrency());
   const unsigned workers = options.workers == 0 ? processors : options.workers;
   std::vector<std::thread> threads;
-  for (unsigned i = 1; i < workers && i < folders.size(); ++i) threads.emplace_back(work);
+  try {
+    for (unsigned i = 1; i < workers && i < folders.size(); ++i) threads.emplace_back(work);
+  } catch (const std::system_error&) {  // then with fewer
+  }
   work();
   for (std::thread& thread : threads) thread.join();
 

@@ -20,8 +20,8 @@ struct UnreadDigest {
 struct Digests {
   std::vector<Digest> ranks;         // one a rank, ascending: of the newest attempt
   std::vector<UnreadDigest> unread;  // damaged; ranks with another attempt that can be read are among `ranks` all the same
-  std::vector<std::uint32_t> older;  // ranks of which only an earlier attempt than that of most is there
-  std::uint64_t earlier = 0;         // digests of earlier attempts, of ranks that are there
+  std::vector<std::uint32_t> older;  // ranks of which only an attempt of another launch than that of most is there
+  std::uint64_t earlier = 0;         // digests of other launches, of ranks that are there
   std::uint32_t world_size = 0;
   std::uint64_t made = 0;     // from traces, now: they were missing, or older than the trace
   std::uint64_t unkept = 0;   // of these, that could not be written beside it

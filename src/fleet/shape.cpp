@@ -72,9 +72,13 @@ class ShapeSearch {
 
  private:
   void add_dimensions() {
-    std::set<std::string> names;
+    std::map<std::string, std::size_t> counts;  // ranks that have it
     for (const Digest& one : ranks_) {
-      for (const auto& [name, place] : one.coordinates) names.insert(name);
+      for (const auto& [name, place] : one.coordinates) ++counts[name];
+    }
+    std::vector<std::string> names;  // of most ranks: what others call by a name of their own describes nobody
+    for (const auto& [name, count] : counts) {
+      if (2 * count > ranks_.size() && names.size() < kMaxCoordinates) names.push_back(name);
     }
     for (const std::string& name : names) {
       add_dimension(name, [&](const Digest& one) -> std::optional<std::string> {
@@ -213,7 +217,7 @@ class ShapeSearch {
 std::string place_text(const Place& place) {
   static const std::map<std::string, std::string, std::less<>> kWords = {
       {"data", "data-parallel rank"}, {"tensor", "tensor-parallel rank"}, {"pipeline", "pipeline stage"},
-      {"context", "context-parallel rank"}, {"nanhunt", "nanhunt"}, {"accelerator", "card type"}};
+      {"context", "context-parallel rank"}, {"expert", "expert-parallel rank"}, {"accelerator", "accelerator"}};
   const auto word = kWords.find(place.dimension);
   return fmt::format("{} {}", word == kWords.end() ? place.dimension : word->second, place.value);
 }

@@ -95,8 +95,8 @@ class Judge {
       verdict_.reached.push_back(one.rank);
       if (!verdict_.came_by || moment_of(*one.arrival) < moment_of(*verdict_.came_by)) verdict_.came_by = one.arrival;
     }
-    verdict_.origin_is_missing =
-        verdict_.came_by && (!verdict_.first || moment_of(*verdict_.came_by) < moment_of(*verdict_.first));
+    // Micro-batches are not numbered alike on all ranks, so steps alone tell.
+    verdict_.origin_is_missing = verdict_.came_by && (!verdict_.first || verdict_.came_by->step < verdict_.first->place.step);
   }
 
   // On which ranks it began: those with an origin at the first moment, and those with one of such a kind later. An
@@ -182,9 +182,13 @@ class Judge {
     if (verdict_.first || verdict_.came_by) {
       verdict_.status = worst_ == Severity::kFault ? VerdictStatus::kFault : VerdictStatus::kWarning;
       if (verdict_.origin_is_missing) {
+        const DigestArrival& came = *verdict_.came_by;
         const std::string who = missing == 1 ? fmt::format("rank {}", verdict_.digests.missing(1).front()) : "the rank that gave them";
-        verdict_.headline = fmt::format("Bad numbers came to {} of {} ranks by {}; {} left no digest", verdict_.reached.size(),
-                                        world, arrival_text(*verdict_.came_by), who);
+        const std::string why = missing > 0         ? who + " left no digest"
+                                : came.members == 1 ? fmt::format("why what rank {} gave was bad is not recorded", came.lowest)
+                                                    : "why what was given there was bad is not recorded";
+        verdict_.headline =
+            fmt::format("Bad numbers came to {} of {} ranks by {}; {}", verdict_.reached.size(), world, arrival_text(came), why);
         return;
       }
       verdict_.headline = fmt::format("{}: {}", capitalised(shape_text(verdict_.shape, verdict_.ranks)), origin_text(*verdict_.first));
@@ -223,8 +227,8 @@ class Judge {
     }
     if (!d.unread.empty())
       note("{} cannot be read ({}: {}).", analyze::count_of(static_cast<std::int64_t>(d.unread.size()), "digest"), d.unread.front().path, d.unread.front().why);
-    if (!d.older.empty()) note("{} left only a digest of an earlier attempt, which is not looked at.", capitalised(ranks_text(d.older)));
-    if (d.earlier > 0) note("{} of earlier attempts {} not looked at.", analyze::count_of(static_cast<std::int64_t>(d.earlier), "digest"), d.earlier == 1 ? "is" : "are");
+    if (!d.older.empty()) note("{} left only a digest of another launch, which is not looked at.", capitalised(ranks_text(d.older)));
+    if (d.earlier > 0) note("{} of other launches {} not looked at.", analyze::count_of(static_cast<std::int64_t>(d.earlier), "digest"), d.earlier == 1 ? "is" : "are");
     if (d.unkept > 0) note("{} made from traces could not be written beside them.", analyze::count_of(static_cast<std::int64_t>(d.unkept), "digest"));
     if (d.stale > 0)
       note("{} older than the {}: what came later is not known.", d.stale == 1 ? "1 digest is" : fmt::format("{} digests are", d.stale), d.stale == 1 ? "trace beside it" : "traces beside them");
@@ -335,6 +339,7 @@ class Judge {
     take(verdict_.ranks, kMaxOpened - 1);
     if (verdict_.origin_is_missing) {
       open.clear();
+      if (verdict_.came_by->members == 1 && find(verdict_.came_by->lowest) != nullptr) take({verdict_.came_by->lowest}, kMaxOpened);
       for (const Digest& one : ranks()) {
         if (one.arrival && moment_of(*one.arrival) == moment_of(*verdict_.came_by)) take({one.rank}, kMaxOpened);
       }

@@ -26,7 +26,7 @@ struct FleetVerdict {
   std::uint64_t other_origins = 0;        // ranks with an origin of another kind alone
   std::optional<DigestArrival> came_by;   // the first call by which it came to others, or came from a rank that is not there
   std::vector<std::uint32_t> reached;     // ranks to which it came, ascending
-  bool origin_is_missing = false;         // bad numbers came before any origin that is known: from a rank without a digest
+  bool origin_is_missing = false;         // bad numbers came in a step before any origin that is known
   std::optional<Parting> parting;         // the first
   std::uint64_t partings = 0;
   std::optional<std::uint32_t> clean_through;  // of all ranks; none: not even the first step, or not known

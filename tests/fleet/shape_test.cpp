@@ -43,7 +43,7 @@ TEST(Shape, names_what_all_ranks_of_the_set_and_no_others_have_in_common) {
   EXPECT_EQ(shape_of([](auto rank) { return rank == 47; }), "rank 47 alone");
   EXPECT_EQ(shape_of([](auto rank) { return rank / 16 == 3; }), "all 16 ranks of pipeline stage 3; host n6 and n7");
   EXPECT_EQ(shape_of([](auto rank) { return rank / 8 == 5; }), "all 8 ranks of host n5");
-  EXPECT_EQ(shape_of([](auto rank) { return rank / 2 % 8 == 6; }), "all 8 ranks of expert 6");
+  EXPECT_EQ(shape_of([](auto rank) { return rank / 2 % 8 == 6; }), "all 8 ranks of expert-parallel rank 6");
   EXPECT_EQ(shape_of([](auto rank) { return rank % 2 == 1; }), "all 32 ranks of tensor-parallel rank 1");
 }
 
@@ -72,6 +72,21 @@ TEST(Shape, that_cannot_be_told_from_another_says_both) {
             "all 8 ranks of pipeline stage 3; host n6");
   EXPECT_EQ(shape_of([](auto rank) { return rank == 47; }, [](auto rank) { return rank / 8 != 5 || rank == 47; }),
             "rank 47 alone; host n5");
+}
+
+TEST(Shape, does_not_ask_dimensions_that_few_ranks_know) {
+  std::vector<Digest> ranks(2000);
+  std::vector<bool> in(2000, false);
+  std::vector<std::uint32_t> numbers;
+  for (std::uint32_t rank = 0; rank < 2000; ++rank) {
+    ranks[rank].rank = rank;
+    for (int i = 0; i < 16; ++i) ranks[rank].coordinates.emplace(std::to_string(rank * 16 + i), i % 2);
+    if (rank % 500 == 0) {
+      in[rank] = true;
+      numbers.push_back(rank);
+    }
+  }
+  EXPECT_EQ(shape_text(find_shape(ranks, in), numbers), "ranks 0, 500, 1000 and 1500");
 }
 
 TEST(Shape, of_ranks_that_do_not_say_where_they_stand_is_a_list_or_all) {

@@ -128,6 +128,50 @@ TEST(FleetVerdict, says_that_the_origin_is_missing_where_bad_numbers_came_from_a
   EXPECT_THAT(v.to_open, ElementsAre(0, 1, 2, 4)) << "those to which it came, and a healthy one";
 }
 
+TEST(FleetVerdict, calls_no_rank_missing_where_all_left_a_digest) {
+  std::vector<Digest> ranks = healthy();
+  bring(ranks[1], 12);
+  ranks[1].arrival->members = 1;
+  ranks[1].arrival->lowest = 4;
+  const FleetVerdict v = verdict_of(ranks);
+  EXPECT_EQ(v.headline, "Bad numbers came to 1 of 8 ranks by allreduce 12 of group data, step 12; why what rank 4 gave was bad is not recorded");
+  EXPECT_EQ(v.to_open.front(), 4u);
+}
+
+TEST(FleetVerdict, does_not_order_by_the_micro_batches_of_different_ranks) {
+  std::vector<Digest> ranks = healthy();
+  give(ranks[0], origin(3, 2));
+  bring(ranks[1], 3);
+  EXPECT_EQ(verdict_of(ranks).first_rank, 0u);
+}
+
+TEST(FleetVerdict, keeps_the_digest_of_the_launch_of_most_while_another_begins) {
+  std::vector<Digest> ranks = healthy();
+  for (Digest& one : ranks) one.job = "slurm 7.0.0", one.run = "one";
+  std::vector<Digest> restarted = ranks;
+  give(ranks[0], origin(5));
+  Digest next = ranks[1];
+  next.job = "slurm 7.0.1";
+  next.attempt = 1;
+  next.steps = 0;
+  next.last_step.reset();
+  ranks.push_back(next);
+  EXPECT_EQ(verdict_of(ranks).first_rank, 0u);
+  EXPECT_THAT(verdict_of(ranks).digests.older, IsEmpty());
+  // ... and once the others are there too, it is theirs that count, and no fault of the launch before
+  for (Digest& one : restarted) one.job = "slurm 7.0.1", one.attempt = 1;
+  ranks.pop_back();
+  ranks.insert(ranks.end(), restarted.begin(), restarted.end());
+  EXPECT_EQ(verdict_of(ranks).status, VerdictStatus::kClean);
+}
+
+TEST(FleetVerdict, compares_only_ranks_whose_replicas_are_of_the_same_parameters) {
+  std::vector<Digest> ranks = healthy();
+  ranks[5].replicas->of = "other";
+  for (auto& [step, checksum] : ranks[5].checksums) checksum += 1;
+  EXPECT_EQ(verdict_of(ranks).status, VerdictStatus::kClean);
+}
+
 TEST(FleetVerdict, is_inconclusive_where_healthy_ranks_are_all_that_is_there) {
   std::vector<Digest> ranks = healthy();
   ranks.pop_back();
@@ -233,7 +277,7 @@ TEST(FleetVerdict, leaves_out_a_rank_whose_run_the_others_have_left_behind) {
   const FleetVerdict v = verdict_of(first);
   EXPECT_THAT(v.digests.older, ElementsAre(2));
   EXPECT_FALSE(v.first_rank);
-  EXPECT_THAT(v.notes, Contains("7 digests of earlier attempts are not looked at."));
+  EXPECT_THAT(v.notes, Contains("7 digests of other launches are not looked at."));
 }
 
 TEST(FleetVerdict, counts_what_another_process_of_the_same_rank_and_run_saw) {

@@ -13,7 +13,7 @@ from hunting import cli
 BAD_STEP, BAD_RANK = 3, 2
 
 SCRIPT = """
-import atexit, contextlib, ctypes, os, sys
+import atexit, contextlib, ctypes, gc, os, sys, weakref
 import torch, torch.distributed as dist
 from torch import nn
 
@@ -22,9 +22,12 @@ class Norm(nn.Module):
         return x / x.pow(2).sum(-1, keepdim=True).sqrt()
 
 dist.init_process_group("gloo")
-rank = dist.get_rank()
+rank, bad = dist.get_rank(), sys.argv[1]
 torch.manual_seed(1)
 model = nn.Sequential(nn.Linear(6, 8, bias=False), nn.Tanh(), Norm(), nn.Linear(8, 2))
+if bad == "probe":  # what is not trained is each rank's own affair
+    model[1].queue = nn.Parameter(torch.zeros(3), requires_grad=False)
+inner = model[1]
 if sys.argv[2] == "DDP":
     model = nn.parallel.DistributedDataParallel(model)
 elif sys.argv[2] in ("FSDP2", "HSDP"):
@@ -36,7 +39,6 @@ elif sys.argv[2] in ("FSDP2", "HSDP"):
     fully_shard(model, mesh=mesh)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 torch.manual_seed(100 + rank)
-bad = sys.argv[1]
 for step in range(6):
     x, y = torch.randn(5, 6), torch.randn(5, 2)
     if bad == "born" and step == 3 and rank == 2:
@@ -53,10 +55,22 @@ for step in range(6):
             dist.all_reduce(wire)
             p.grad.copy_(wire.float() / factor / dist.get_world_size())
     optimizer.step(); optimizer.zero_grad()
+    if bad == "probe":
+        inner.queue.fill_(rank)
     if bad == "flip" and step == 3 and rank == 2:  # a bit of memory
         first = next(model.parameters())
         first = getattr(first, "_local_tensor", first)
         ctypes.cast(first.data_ptr(), ctypes.POINTER(ctypes.c_uint32))[0] ^= 1 << 3
+    if bad == "probe" and step == 2:
+        if rank == 0:  # trains something of its own meanwhile, so its steps are further than those of the others
+            probe = nn.Linear(6, 2)
+            own = torch.optim.SGD(probe.parameters(), lr=0.1)
+            for _ in range(3):
+                probe(x).pow(2).mean().backward(); own.step(); own.zero_grad()
+        passing = nn.parallel.DistributedDataParallel(nn.Linear(6, 2))
+        passing(x).sum().backward()
+        passing = weakref.ref(passing); gc.collect()
+        assert passing() is None, "kept alive"
 dist.barrier()
 dist.destroy_process_group()
 # gloo's threads keep what backward stashed for Python a little longer than the call. If they let go of it when the
@@ -76,8 +90,8 @@ def can_shard():
 
 
 def train_ranks(folder, world, bad, wrapper, options=()):
-    """Trains in `folder`, watched into `folder`/run. `bad`: "born", "sum", "flip", "alone", "no"; `wrapper`: "DDP",
-    "FSDP2", "HSDP", or "own": the program reduces gradients itself."""
+    """Trains in `folder`, watched into `folder`/run. `bad`: "born", "sum", "flip", "alone", "probe",
+    "no"; `wrapper`: "DDP", "FSDP2", "HSDP", or "own": the program reduces gradients itself."""
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         pytest.skip("this PyTorch has no gloo")
     if wrapper in ("FSDP2", "HSDP"):

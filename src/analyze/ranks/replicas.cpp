@@ -54,13 +54,16 @@ void thin_checksums(Checksums& checksums) {
 void ReplicaWatch::on_setup(const SetupRecord& row, const Names& names) {
   if (row.fact != SetupFact::kReplicas || !(row.number >= 0 && row.number <= UINT32_MAX)) return;
   const std::string& count = names.text(row.text);
-  Replicas replicas{static_cast<std::uint32_t>(row.number), 0};
+  Replicas replicas{static_cast<std::uint32_t>(row.number), 0, {}};
   std::from_chars(count.data(), count.data() + count.size(), replicas.count);
-  replicas_ = replicas.count > 1 ? std::optional(replicas) : std::nullopt;  // the last word counts
+  replicas.of = names.text(row.path);
+  replicas_ = replicas.count > 1 ? std::optional(replicas) : std::nullopt;  // the last word counts, from its step on
+  from_step_ = row.step;
+  std::erase_if(checksums_, [&](const auto& one) { return one.first < from_step_; });
 }
 
 void ReplicaWatch::on_health(const HealthRecord& row) {
-  if (row.weight_checksum == 0) return;
+  if (row.weight_checksum == 0 || row.step < from_step_) return;
   checksums_.emplace_back(row.step, row.weight_checksum);
   if (checksums_.size() > 2 * kMaxChecksums) thin_checksums(checksums_);
 }
@@ -113,7 +116,8 @@ std::vector<std::string> parting_notes(const Parting& parting, const std::string
   if (parting.minority.empty()) {
     notes.push_back("Which of them are wrong cannot be told: no value is that of most.");
   } else if (parting.equal_until) {
-    notes.push_back(fmt::format("Nothing was seen to be NaN or Inf: memory or a card that computes wrong is likely, or a step that {} took alone. Run {} elsewhere.",
+    notes.push_back(fmt::format("Nothing was seen to be NaN or Inf: memory or a processor that computes wrong is likely, or a step that {} took alone. "
+                                "Processors, or numbers of threads, that differ between ranks may round differently, too. Run {} elsewhere.",
                                 parting.minority.size() == 1 ? "this rank" : "these ranks", where));
   } else {
     notes.push_back("They differ from the start: parameters were not broadcast, or changed after they were.");

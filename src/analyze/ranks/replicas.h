@@ -19,6 +19,7 @@ inline constexpr std::size_t kMaxChecksums = 64;  // of a rank
 struct Replicas {
   std::uint32_t lowest = 0;  // rank of them
   std::uint64_t count = 0;
+  std::string of = {};  // which parameters: ranks that name others are not compared
   bool operator==(const Replicas&) const = default;
   auto operator<=>(const Replicas&) const = default;
 };
@@ -41,8 +42,10 @@ class ReplicaWatch {
  private:
   std::optional<Replicas> replicas_;
   Checksums checksums_;
+  std::uint32_t from_step_ = 0;  // in which replicas_ was told
 };
 
+// `replicas`: as the last word has them; none: nobody holds the same.
 struct ReplicaFacts {
   std::uint32_t rank = 0;
   std::optional<Replicas> replicas;

@@ -65,7 +65,8 @@ def test_healthy_replicas_hold_the_same_parameters_and_nobody_is_blamed(tmp_path
     assert digest["job"].startswith("torchelastic ")
 
 
-def test_replicas_that_take_steps_of_their_own_may_differ(tmp_path):
-    train_ranks(tmp_path, 4, "alone", "DDP")
+@pytest.mark.parametrize("how", ["alone", "probe"])
+def test_replicas_that_take_steps_of_their_own_are_not_compared(tmp_path, how):
+    train_ranks(tmp_path, 4, how, "DDP")
     verdict, status = fleet_of(tmp_path)
     assert (verdict["status"], status, verdict["parting"]) == ("clean", 0, None)

@@ -107,13 +107,15 @@ def _parent_of(module: torch.nn.Module) -> tuple[str, torch.nn.Module] | None:
 
 
 def data_parallel_wrapper(module: torch.nn.Module) -> Any:
-    """The DistributedDataParallel that it is called by, or is; None: there is none."""
+    """PyTorch's DistributedDataParallel that it is called by, or is; None: there is none. Other libraries have classes
+    of that name."""
+    kind = torch.nn.parallel.DistributedDataParallel
     for inner in (module, plain_module(module)):
-        if type(inner).__name__ == "DistributedDataParallel":
+        if issubclass(type(inner), kind):
             return inner
         for held in gc.get_referrers(inner):
             owner = _owner_of(held) if issubclass(type(held), dict) and held.get("module") is inner else None
-            if type(owner).__name__ == "DistributedDataParallel":
+            if issubclass(type(owner), kind):
                 return owner
     return None
 

@@ -1,28 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where this rank stands among the others of its run: its place along each dimension, its card, and which ranks hold
-the same parameters. Read from what the program set up itself: device meshes, Megatron's groups, wrappers of models."""
+"""Where this rank stands among the others of its run: its place along each dimension, and its card. Read from what the
+program set up itself: device meshes, Megatron's groups, wrappers of models."""
 from __future__ import annotations
 
 import sys
-import weakref
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
 from nanhunt import _library as lib
-from nanhunt._hooks.root_names import data_parallel_wrapper
 from nanhunt._listener import Listener, RootCall
-from nanhunt._names import plain_module
 from nanhunt._ranks import is_distributed, rank_and_world
-from nanhunt._steps.reading import Reader
+from nanhunt._setup.replicated import Replicated
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
     from nanhunt._tap.values import Values
 
-_EVERY = 64  # steps: whose parameters have a checksum; so have those of the first _FIRST
-_FIRST = 8
-# Dimensions by the names that people give them; others keep theirs.
+# Aliases of dimensions; others keep their names.
 _DIMENSIONS = {"dp": "data", "data_parallel": "data", "tp": "tensor", "tensor_parallel": "tensor", "mp": "tensor",
                "pp": "pipeline", "pipeline_parallel": "pipeline", "ep": "expert", "expert_parallel": "expert",
                "cp": "context", "context_parallel": "context"}
@@ -34,13 +29,8 @@ _MEGATRON = {"data": "get_data_parallel_rank", "tensor": "get_tensor_model_paral
 class RankPlace(Listener):
     def __init__(self, session: Session, values: Values) -> None:
         self.session = session
-        self._reader = Reader(session, values)
+        self._replicas = Replicated(session, values)
         self._written: dict[tuple[int, str], object] = {}
-        # Models that other ranks hold too, and how; what is of no such model is nobody's replica.
-        self._models: list[tuple[weakref.ref[torch.nn.Module], Any]] = []
-        self._ranks: list[int] = []  # that hold them; of all the same
-        self._local = False  # a step was taken by this rank alone, or models are held by different ranks
-        self._synced = True  # gradients of the last forward are those of all ranks
         session.at_open.append(self._begin)
 
     def _begin(self) -> None:
@@ -55,44 +45,21 @@ class RankPlace(Listener):
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             card = torch.cuda.get_device_properties(torch.cuda.current_device())
             self._write(lib.ACCELERATOR, str(getattr(card, "uuid", "")), 0, card.name)
-        ranks, wrapper = _replicas_of(call.module)
-        if len(ranks) < 2 or self._local:
-            return
-        if self._ranks and ranks != self._ranks:
-            self._give_up()
-            return
-        self._ranks = ranks
-        self._models.append((weakref.ref(plain_module(call.module)), wrapper))
-        self._write(lib.REPLICAS, "", min(ranks), str(len(ranks)))
-        if not _meshes and not _of_megatron():
+        ranks = self._replicas.meet(call.module)
+        if ranks and not _meshes and not _of_megatron():
             self._write(lib.COORDINATE, "data", sorted(ranks).index(rank_and_world()[0]))
 
     def on_root_enter(self, call: RootCall) -> None:
-        if self._models:
-            self._synced = all(getattr(wrapper, "require_backward_grad_sync", True) for _, wrapper in self._models)
+        self._replicas.enter()
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        self._replicas.step(optimizer)
+
+    def before_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
+        self._replicas.step(optimizer)
 
     def on_step_end(self, step: int, skipped: bool) -> None:
-        if not self._models or self._local:
-            return
-        if not self._synced or any(_averages_models(wrapper) for _, wrapper in self._models):
-            self._give_up()
-        elif step < _FIRST or step % _EVERY == 0:
-            self.session.facts.weight_checksum = self._reader.checksum(self._parameters())
-
-    def _give_up(self) -> None:
-        """Replicas may differ from here on, as the program means them to."""
-        self._local = True
-        self._write(lib.REPLICAS, "", 0, "0")
-
-    def _parameters(self) -> list[tuple[torch.Tensor, str]]:
-        found: dict[int, tuple[torch.Tensor, str]] = {}
-        for reference, wrapper in self._models:
-            model = reference()
-            ignored = getattr(wrapper, "parameters_to_ignore", ())
-            for name, parameter in model.named_parameters() if model is not None else ():
-                if name not in ignored:
-                    found.setdefault(id(parameter), (parameter, name))
-        return list(found.values())
+        self._replicas.end_step(step)
 
     def _write_coordinates(self) -> None:
         for dimension, place in {**_of_megatron(), **_meshes}.items():
@@ -105,7 +72,7 @@ class RankPlace(Listener):
             recorder.setup(self.session.step, fact, path, number=number, text=text)
 
 
-_meshes: dict[str, int] = {}  # this rank's place along the dimensions of device meshes, by name
+_meshes: dict[str, int] = {}  # this rank's place along dimensions of device meshes, by name: of the first that has it
 
 
 def listen(patch: Callable[..., None]) -> None:
@@ -122,7 +89,7 @@ def _mesh_made(session: Session, original: Callable[..., Any], args: Any, kwargs
         mesh = args[0]
         places = mesh.get_coordinate()
         for name, place in zip(mesh.mesh_dim_names or (), places or ()):
-            _meshes[_DIMENSIONS.get(name, name)] = int(place)
+            _meshes.setdefault(_DIMENSIONS.get(name, name), int(place))
     except Exception as error:
         session.failed(error, "a device mesh")
     return result
@@ -138,28 +105,3 @@ def _of_megatron() -> dict[str, int]:
     except Exception:  # of another version, or without such groups
         pass
     return found
-
-
-def _averages_models(wrapper: Any) -> bool:
-    """Whether DistributedDataParallel leaves gradients to its rank, and the program averages models now and then."""
-    return any("localSGD" in getattr(hook, "__name__", "") for hook, _ in getattr(wrapper, "_comm_hooks", ()))
-
-
-def _replicas_of(model: torch.nn.Module) -> tuple[list[int], Any]:
-    """The ranks that hold the same parameters of it: those of DistributedDataParallel, which is given too, or along the
-    dimensions of a mesh over which every one of its DTensors is replicated. []: none is known to."""
-    wrapper = data_parallel_wrapper(model)
-    if wrapper is not None:
-        return torch.distributed.get_process_group_ranks(wrapper.process_group), wrapper
-    found: list[int] = []
-    for parameter in model.parameters():
-        mesh, placements = getattr(parameter, "device_mesh", None), getattr(parameter, "placements", ())
-        if mesh is None or mesh.get_coordinate() is None:
-            return [], None
-        here = tuple(slice(None) if placement.is_replicate() else place
-                     for placement, place in zip(placements, mesh.get_coordinate()))
-        replicas = mesh.mesh[here].flatten().tolist()
-        if found and replicas != found:
-            return [], None
-        found = replicas
-    return found, None
