@@ -30,8 +30,11 @@ class RowFacts {
     for (const CollectiveRecord& row : batch.collectives) {
       if (row.kind != CollectiveKind::kBarrier) last_call_ = {row.step, row.group, row.call};
     }
+    has_scaler_ = has_scaler_ || !batch.scaler.empty();
     for (const StepRecord& row : batch.steps) last_step_ = std::max(last_step_.value_or(0), row.step);
   }
+
+  bool has_scaler() const { return has_scaler_; }
 
   void fill(Digest& digest) {
     digest.coordinates = std::move(coordinates_);
@@ -67,6 +70,7 @@ class RowFacts {
   std::string accelerator_name_, accelerator_id_;
   std::optional<Call> last_call_;
   std::optional<std::uint32_t> last_step_;
+  bool has_scaler_ = false;
 };
 
 // Calls by which bad numbers came to this rank, by the number of their op.
@@ -85,6 +89,25 @@ struct Arrivals {
     }
   }
 };
+
+// What began here, did no harm here and was given to others is an origin: they cannot say where it began. Under a loss
+// scaler a backward may overflow on purpose; whether it did shows where it did harm.
+void count_what_was_given(analyze::RankPass& pass, bool scaled) {
+  for (const auto& [stream, calls] : pass.comm().streams()) {
+    for (const auto& [call, facts] : calls.facts) {
+      for (const analyze::BirthId id : facts.given) {
+        const analyze::Birth* birth = pass.graph().birth(id);
+        const bool meant = birth == nullptr || birth->deliberate == analyze::Deliberate::kYes;
+        if (meant || birth->harmful || (scaled && birth->at.phase == Phase::kBackward)) continue;
+        analyze::Birth there;
+        there.events.add(facts.step);
+        there.born.add(facts.step);
+        there.trial.scaled = false;
+        pass.graph().add_harm_elsewhere(id, there, /*came_back=*/false);
+      }
+    }
+  }
+}
 
 DigestArrival arrival_of(const Finding& f, const Arrivals::Call& call) {
   DigestArrival arrival;
@@ -182,6 +205,7 @@ Result<Digest> make_digest(const AttemptTrace& attempt) {
       health);
   if (!read && read.code() != StatusCode::kDamaged) return read;
   pass->end(health);
+  count_what_was_given(*pass, rows.has_scaler());
   const Arrivals arrivals(pass->comm());
   const analyze::ReplicaWatch replicas = pass->replicas();
   const std::vector<analyze::RankVerdict> verdicts = analyze::join_ranks({pass.get()}, info.world_size);

@@ -80,6 +80,47 @@ atexit._run_exitfuncs()
 os._exit(0)
 """
 
+# Two stages of a pipeline: activations are sent one way, gradients the other. In step 3 the first one takes the logarithm
+# of negative numbers.
+PIPELINE = """
+import atexit, os, sys
+import torch, torch.distributed as dist
+from torch import nn
+
+class Stage(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.logs = nn.Linear(8, 8), False
+    def forward(self, x):
+        y = self.layer(x)
+        return y.sub(3).log() if self.logs else y
+
+dist.init_process_group("gloo")
+rank, bad = dist.get_rank(), sys.argv[1]
+torch.manual_seed(rank)
+model = Stage() if rank == 0 else nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(5):
+    optimizer.zero_grad()
+    for micro_batch in range(2):
+        there = torch.zeros(4, 8)
+        if rank == 0:
+            model.logs = bad == "born" and step == 3 and micro_batch == 1
+            y = model(torch.randn(4, 8))
+            dist.send(y.detach(), 1)
+            dist.recv(there, 1)
+            y.backward(there)
+        else:
+            dist.recv(there, 0)
+            model(there.requires_grad_()).square().mean().backward()
+            dist.send(there.grad, 0)
+    optimizer.step()
+dist.barrier()
+dist.destroy_process_group()
+atexit._run_exitfuncs()
+os._exit(0)
+"""
+
 
 def can_shard():
     """Skips where this PyTorch has no FSDP2, or none that runs on the CPU."""
@@ -90,13 +131,13 @@ def can_shard():
 
 
 def train_ranks(folder, world, bad, wrapper, options=()):
-    """Trains in `folder`, watched into `folder`/run. `bad`: "born", "sum", "flip", "alone", "probe",
-    "no"; `wrapper`: "DDP", "FSDP2", "HSDP", or "own": the program reduces gradients itself."""
+    """Trains in `folder`, watched into `folder`/run. `bad`: "born", "sum", "flip", "alone", "probe", "no"; `wrapper`:
+    "DDP", "FSDP2", "HSDP", "own" (the program reduces gradients itself), "pipeline" (another program, of two ranks)."""
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         pytest.skip("this PyTorch has no gloo")
     if wrapper in ("FSDP2", "HSDP"):
         can_shard()
-    (folder / "main.py").write_text(SCRIPT)
+    (folder / "main.py").write_text(PIPELINE if wrapper == "pipeline" else SCRIPT)
     python = ready_python.command()
     command = [cli(), "run", *options, "--out", str(folder / "run"), "--", *python, "-m", "torch.distributed.run",
                "--standalone", f"--nproc-per-node={world}", "--no-python", *python, "main.py", bad, wrapper]

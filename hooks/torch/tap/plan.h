@@ -49,7 +49,7 @@ struct Plan {
   const Arg* into_part = nullptr;    // of its memory a part is written, which is what is returned first
   std::size_t returns = 0;
   bool decomposes = false;  // into ops that are watched
-  bool skip = false, garbage = false, per_element = false, writes = false, collective = false, waits = false;
+  bool skip = false, garbage = false, per_element = false, writes = false, collective = false, sends = false, waits = false;
   bool scalar_read = false, fresh = false, draws = false, functional = false;
   bool view = false;    // shows what it was given, and writes nothing
   bool places_none = false;  // ... and its backward computes nothing either
@@ -209,6 +209,7 @@ inline Plan read(const c10::OperatorHandle& handle) {
                      !starts(name, "_fused_moving") && !starts(name, "_fused_sdp");
   plan.functional = starts(op, "_c10d_functional::");
   plan.collective = starts(op, "c10d::") || plan.functional;
+  plan.sends = op == "c10d::send";
   // Where a backend has a kernel of its own (silu_backward), that runs.
   plan.decomposes = handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
                     !handle.hasKernelForDispatchKey(c10::DispatchKey::CPU) &&

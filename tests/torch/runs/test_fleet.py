@@ -70,3 +70,16 @@ def test_replicas_that_take_steps_of_their_own_are_not_compared(tmp_path, how):
     train_ranks(tmp_path, 4, how, "DDP")
     verdict, status = fleet_of(tmp_path)
     assert (verdict["status"], status, verdict["parting"]) == ("clean", 0, None)
+
+
+def test_what_the_first_stage_of_a_pipeline_sends_is_followed_back_to_it(tmp_path):
+    train_ranks(tmp_path, 2, "born", "pipeline")
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    for first in (report["findings"][0], fleet_of(tmp_path)[0]["first"]):
+        assert (first["rank"], first["step"], first["op"], first["class"]) == (0, BAD_STEP, "aten::log", "invalid")
+
+
+def test_a_pipeline_that_sends_finite_numbers_is_clean(tmp_path):
+    train_ranks(tmp_path, 2, "no", "pipeline")
+    assert json.loads((tmp_path / "run" / "report.json").read_text())["verdict"]["status"] == "clean"
+    assert fleet_of(tmp_path)[1] == 0

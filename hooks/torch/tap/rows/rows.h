@@ -416,7 +416,7 @@ class Rows {
 
   void emit(Plan& plan, const Words& words, Key& key, const std::vector<double>& numbers, std::size_t inputs, bool wide,
             const Place* where) {
-    if (inputs == words.size()) return;
+    if (inputs == words.size() && !plan.sends) return;  // what is sent to another rank is made of nothing here
     if (wide) key.push_back(kWide);
     Place place;
     const std::int64_t phase = where != nullptr ? state_->phase : phase_;
