@@ -80,7 +80,7 @@ atexit._run_exitfuncs()
 os._exit(0)
 """
 
-# Two stages of a pipeline: activations are sent one way, gradients the other. In step 3 the first one takes the logarithm
+# Two stages of a pipeline: activations are sent one way, gradients the other. In step 3 the first one takes logarithms
 # of negative numbers.
 PIPELINE = """
 import atexit, os, sys
