@@ -48,6 +48,8 @@ def _is_floating(t: torch.Tensor) -> bool:
 
 
 class Listener:
+    leaves_out: frozenset[str] = frozenset()  # methods that need not be called, for there is nothing to hear
+
     def on_root_met(self, call: RootCall) -> None: ...  # of a module that was not called before
     def on_optimizer_met(self, optimizer: torch.optim.Optimizer) -> None: ...  # before it steps for the first time
     def on_root_enter(self, call: RootCall) -> None: ...

@@ -286,7 +286,8 @@ class Session(lib.HasState):
         if hearers is None:
             silent = getattr(Listener, method)
             hearers = self._hearers[method] = [(listener, getattr(listener, method)) for listener in listeners
-                                               if getattr(type(listener), method, None) is not silent]
+                                               if getattr(type(listener), method, None) is not silent
+                                               and method not in listener.leaves_out]
         return hearers
 
     # Steps: one ends when every active optimizer has passed its boundary, or just before one passes it a second time.

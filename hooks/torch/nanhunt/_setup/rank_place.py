@@ -34,6 +34,8 @@ class RankPlace(Listener):
         session.at_open.append(self._begin)
 
     def _begin(self) -> None:
+        if rank_and_world()[1] == 1:
+            self.leaves_out = frozenset(("on_root_enter", "before_step", "before_scaler_step", "on_step_end"))
         if self.session.recorder is not None:
             self._write_coordinates()
             self.session.recorder.write_digest()
@@ -50,16 +52,20 @@ class RankPlace(Listener):
             self._write(lib.COORDINATE, "data", sorted(ranks).index(rank_and_world()[0]))
 
     def on_root_enter(self, call: RootCall) -> None:
-        self._replicas.enter()
+        if self._replicas.models:
+            self._replicas.enter()
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        self._replicas.step(optimizer)
+        if self._replicas.models:
+            self._replicas.step(optimizer)
 
     def before_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
-        self._replicas.step(optimizer)
+        if self._replicas.models:
+            self._replicas.step(optimizer)
 
     def on_step_end(self, step: int, skipped: bool) -> None:
-        self._replicas.end_step(step)
+        if self._replicas.models:
+            self._replicas.end_step(step)
 
     def _write_coordinates(self) -> None:
         for dimension, place in {**_of_megatron(), **_meshes}.items():

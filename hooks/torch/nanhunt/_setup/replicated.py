@@ -51,7 +51,7 @@ class Replicated:
     def __init__(self, session: Session, values: Values) -> None:
         self.session = session
         self._reader = Reader(session, values)
-        self._models: list[_Model] = []
+        self.models: list[_Model] = []  # none: nothing is compared, and none of what is below meet() is called
         self._ranks: list[int] = []  # that hold them
         self._ended = False    # nothing is compared any more
         self._stepped = False  # an optimizer of theirs has, in the step at hand
@@ -63,26 +63,23 @@ class Replicated:
         ranks, wrapper = _replicas_of(model)
         if len(ranks) < 2 or self._ended:
             return ranks
-        if self._ranks and ranks != self._ranks or not self._models and self.session.step > 0:
+        if self._ranks and ranks != self._ranks or not self.models and self.session.step > 0:
             self._end()
         else:
             self._ranks = ranks
-            self._models.append(_Model(plain_module(model), wrapper))
+            self.models.append(_Model(plain_module(model), wrapper))
             self._optimizers.clear()
-            names = "\n".join(name for one in self._models for name in [*one.names, ""])
+            names = "\n".join(name for one in self.models for name in [*one.names, ""])
             self._write(f"{zlib.crc32(names.encode()):08x}", min(ranks), len(ranks))
         return ranks
 
     def enter(self) -> None:
-        if self._models and not self._ended:
-            self._local = any(model.is_local() for model in self._models)
+        self._local = any(model.is_local() for model in self.models)
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
-        if not self._models or self._ended:
-            return
         own = self._optimizers.get(id(optimizer))
         if own is None:
-            theirs = {id(p) for model in self._models for p in model.parameters().values()}
+            theirs = {id(p) for model in self.models for p in model.parameters().values()}
             own = any(id(p) in theirs for group in optimizer.param_groups for p in group["params"])
             self._optimizers.set(optimizer, own)
         self._stepped = self._stepped or own
@@ -90,20 +87,18 @@ class Replicated:
     def end_step(self, step: int) -> None:
         """A step that is none of theirs may be this rank's alone: from then on steps are not counted alike."""
         stepped, self._stepped = self._stepped, False
-        if not self._models or self._ended:
-            return
         if not stepped or self._local:
             self._end()
         elif (step < _FIRST or step % _EVERY == 0) and self.session.options.level != "ops":  # which has no row for it
-            parameters = [(p, name) for model in self._models for name, p in model.parameters().items()]
-            if len(parameters) == sum(len(model.names) for model in self._models):
+            parameters = [(p, name) for model in self.models for name, p in model.parameters().items()]
+            if len(parameters) == sum(len(model.names) for model in self.models):
                 self.session.facts.weight_checksum = self._reader.checksum(parameters)
             else:
                 self._end()
 
     def _end(self) -> None:
         self._ended = True
-        self._models.clear()
+        self.models.clear()
         self._write("", 0, 0)
 
     def _write(self, of: str, lowest: int, count: int) -> None:

@@ -68,7 +68,13 @@ class Reader:
         on a device are left in `away`."""
         heard = self.session.mode is not StepMode.UNHEARD
         what = GRADIENTS if not weights else WEIGHTS if heard else UNHEARD_WEIGHTS
-        paths, pairs, hosts = self._collect(parameters, what)
+        plain = self._plain if parameters is self._parameters and not self._rest else None
+        paths, pairs, others = plain.read(what) if plain is not None else ([], array("q"), [])
+        hosts: list[_Tensor] = []
+        if plain is None or others:
+            paths, pairs, hosts = self._collect(parameters, what)
+        else:  # the usual case, without a further call
+            self.away, self.unread = [], False
         n = len(paths)
         if not n:
             return paths, ((), ()), []
