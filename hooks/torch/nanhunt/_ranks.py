@@ -28,11 +28,8 @@ def rank_and_world() -> tuple[int, int]:
 
 def job() -> dict[str, str]:
     """{"job": what all ranks of one launch share, and other launches have not}; {} where no launcher says it."""
-    parts = []
-    for launcher, name, *further in _JOBS:
-        number = os.environ.get(name, "none")
-        if number not in ("", "none"):  # torchrun's, where nobody gave it one
-            parts.append(".".join([f"{launcher} {number}", *[os.environ.get(n) or "0" for n in further]]))
+    parts = [".".join([f"{launcher} {os.environ[name]}", *[os.environ.get(n) or "0" for n in further]])
+             for launcher, name, *further in _JOBS if os.environ.get(name)]
     return {"job": ", ".join(parts)} if parts else {}
 
 
