@@ -30,9 +30,7 @@ void write_digest_of(record::NumberingRecorder* open, const std::string& attempt
   try {
     if (open != nullptr) (void)open->flush().is_ok();
     if (fleet::segment_bytes(attempt_dir) > kMaxTraceBytes) return;
-    const auto attempts = find_attempts(attempt_dir);
-    if (!attempts || attempts->empty()) return;
-    const auto digest = fleet::make_digest(attempts->front());
+    const auto digest = fleet::make_digest(attempt_dir);
     if (digest) (void)fleet::write_digest(attempt_dir, *digest).is_ok();
   } catch (...) {  // no memory
   }

@@ -20,16 +20,10 @@ using reports::Ink;
 
 constexpr std::size_t kLabels = 6, kMostNotes = 12;
 
-const Digest* digest_of(const FleetVerdict& verdict, std::uint32_t rank) {
-  const auto& ranks = verdict.digests.ranks;
-  const auto at = std::lower_bound(ranks.begin(), ranks.end(), rank, [](const Digest& one, std::uint32_t r) { return one.rank < r; });
-  return at == ranks.end() || at->rank != rank ? nullptr : &*at;
-}
-
 // "rank 192: host n24, card GPU-…, data 0, pipeline 3".
 std::string place_of(const FleetVerdict& verdict, std::uint32_t rank) {
   std::string text = fmt::format("rank {}", rank);
-  const Digest* one = digest_of(verdict, rank);
+  const Digest* one = verdict.digests.find(rank);
   if (one == nullptr) return text;
   std::vector<std::string> parts;
   if (!one->host.empty()) parts.push_back("host " + one->host);
@@ -88,7 +82,7 @@ std::string render_fleet_text(const FleetVerdict& verdict, const Analysis* opene
   for (std::size_t i = 0; i < std::min(verdict.notes.size(), kMostNotes); ++i) fact(i == 0 ? "Note" : "", verdict.notes[i]);
   if (!verdict.to_open.empty()) {
     const std::uint32_t rank = verdict.to_open.front();
-    const Digest* one = digest_of(verdict, rank);
+    const Digest* one = verdict.digests.find(rank);
     const std::string folder = options.run + "/" + trace::rank_folder_name(rank) + "/" + trace::attempt_folder_name(one == nullptr ? 0 : one->attempt);
     out.raw("  " + out.ink("Rest", Ink::kDim) + "    nanhunt report " + shell_word(printable(folder)) +
             (opened == nullptr ? "   (where its trace is)" : ""));

@@ -239,6 +239,13 @@ Result<Digest> make_digest(const AttemptTrace& attempt) {
   return digest;
 }
 
+Result<Digest> make_digest(const std::string& attempt_dir) {
+  const Result<std::vector<AttemptTrace>> attempts = find_attempts(attempt_dir);
+  if (!attempts) return attempts.status();
+  if (attempts->empty()) return Status(StatusCode::kNotFound, attempt_dir + ": no trace is there.");
+  return make_digest(attempts->front());
+}
+
 Status write_digest(const std::string& attempt_dir, const Digest& digest) {
   return trace::write_whole_file(attempt_dir, kDigestName, render_digest(digest));
 }

@@ -13,7 +13,9 @@ namespace nanhunt::fleet {
 // Reads the trace of one attempt. A damaged one gives what is left of it.
 Result<Digest> make_digest(const AttemptTrace& attempt);
 
-// ... and leaves it beside the trace.
+Result<Digest> make_digest(const std::string& attempt_dir);
+
+// Writes it beside the trace.
 Status write_digest(const std::string& attempt_dir, const Digest& digest);
 
 // Bytes of the segments in the folder of an attempt.

@@ -16,7 +16,6 @@
 #include <utility>
 
 #include "src/fleet/make_digest.h"
-#include "src/trace/run/run_info.h"
 #include "src/trace/segments/files.h"
 #include "src/trace/segments/segment.h"
 
@@ -82,12 +81,7 @@ Outcome look_at(const Folder& folder, const ReadOptions& options) {
     return outcome;
   }
   if (bytes != 0 && options.make) {
-    AttemptTrace attempt;
-    attempt.dir = folder.path;
-    attempt.has_info = trace::read_run_info(folder.path, attempt.info);
-    attempt.info.rank = folder.rank;
-    attempt.info.attempt = folder.attempt;
-    Result<Digest> fresh = make_digest(attempt);
+    Result<Digest> fresh = make_digest(folder.path);
     if (fresh) {
       outcome.made = true;
       outcome.kept = write_digest(folder.path, *fresh).is_ok();
@@ -104,6 +98,11 @@ Outcome look_at(const Folder& folder, const ReadOptions& options) {
 }
 
 }  // namespace
+
+const Digest* Digests::find(std::uint32_t rank) const {
+  const auto at = std::lower_bound(ranks.begin(), ranks.end(), rank, [](const Digest& one, std::uint32_t r) { return one.rank < r; });
+  return at == ranks.end() || at->rank != rank ? nullptr : &*at;
+}
 
 std::uint64_t Digests::missing_count() const {
   const std::uint64_t there = static_cast<std::uint64_t>(
@@ -178,14 +177,15 @@ void add_process(Digest& rank, const Digest& other) {
   }
 }
 
-// Of the processes of one rank in one run: the one that trained most, with what the others saw.
-Digest one_digest(const std::vector<const Digest*>& attempts) {
+// Of the processes of one rank in one run: the one that trained most, with what the others saw. `used`: how many.
+Digest one_digest(const std::vector<const Digest*>& attempts, std::size_t& used) {
   const std::string& run = attempts.back()->run;
   std::vector<const Digest*> beside;
   for (const Digest* one : attempts) {
     if (one == attempts.back() || (!run.empty() && one->run == run)) beside.push_back(one);
   }
   const Digest* base = *std::max_element(beside.begin(), beside.end(), [](const Digest* a, const Digest* b) { return a->steps < b->steps; });
+  used += beside.size();
   Digest digest = *base;
   for (const Digest* one : beside) {
     if (one != base) add_process(digest, *one);
@@ -213,6 +213,7 @@ void choose_attempts(std::vector<Digest> all, Digests& into) {
   std::size_t count = 0;
   const std::uint32_t attempt = most_common_attempt(ranks, count);
   const std::set<std::string> left = left_runs(ranks);
+  std::size_t used = 0;
   for (const auto& [rank, attempts] : ranks) {
     const Digest& newest = *attempts.back();
     if ((nameless && newest.run.empty() && newest.attempt < attempt && 2 * count > ranks.size()) || left.contains(newest.run)) {
@@ -220,19 +221,13 @@ void choose_attempts(std::vector<Digest> all, Digests& into) {
       continue;
     }
     into.world_size = std::max({into.world_size, newest.world_size, rank + 1 == 0 ? rank : rank + 1});
-    into.ranks.push_back(one_digest(attempts));
+    into.ranks.push_back(one_digest(attempts, used));
   }
-  const auto is_there = [&](std::uint32_t rank) {
-    const auto at = std::lower_bound(into.ranks.begin(), into.ranks.end(), rank, [](const Digest& a, std::uint32_t r) { return a.rank < r; });
-    return at != into.ranks.end() && at->rank == rank;
-  };
   for (const std::uint32_t rank : others) {
-    if (!is_there(rank)) into.older.push_back(rank);
+    if (into.find(rank) == nullptr) into.older.push_back(rank);
   }
-  for (const Digest& one : all) {
-    const bool of_run = one.job == job && !one.run.empty() && one.run == ranks[one.rank].back()->run;
-    into.earlier += is_there(one.rank) && !of_run && &one != (ranks[one.rank].empty() ? nullptr : ranks[one.rank].back()) ? 1 : 0;
-  }
+  const auto of_ranks_there = std::count_if(all.begin(), all.end(), [&](const Digest& one) { return into.find(one.rank) != nullptr; });
+  into.earlier = static_cast<std::uint64_t>(of_ranks_there) - used;
 }
 
 Result<Digests> read_digests(const std::string& run, const ReadOptions& options) {

@@ -26,6 +26,7 @@ struct Digests {
   std::uint64_t made = 0;     // from traces, now: they were missing, or older than the trace
   std::uint64_t unkept = 0;   // of these, that could not be written beside it
   std::uint64_t stale = 0;    // older than the trace beside them, and not made anew
+  const Digest* find(std::uint32_t rank) const;  // nullptr: it left none
   std::vector<std::uint32_t> missing(std::size_t most) const;  // the first `most` of them
   std::uint64_t missing_count() const;
 };

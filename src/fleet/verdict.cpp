@@ -93,8 +93,8 @@ class Judge {
     for (const Digest& one : ranks()) {
       if (!one.arrival || !counts(one.arrival->severity)) continue;
       verdict_.reached.push_back(one.rank);
-      if (!verdict_.came_by || moment_of(*one.arrival) < moment_of(*verdict_.came_by)) verdict_.came_by = one.arrival;
     }
+    find_earliest_arrival();
     // Micro-batches are not numbered alike on all ranks, so steps alone tell.
     verdict_.origin_is_missing = verdict_.came_by && (!verdict_.first || verdict_.came_by->step < verdict_.first->place.step);
   }
@@ -133,6 +133,10 @@ class Judge {
     if (verdict_.origin_is_missing) return;
     const auto began = [&](std::uint32_t rank) { return std::binary_search(verdict_.ranks.begin(), verdict_.ranks.end(), rank); };
     std::erase_if(verdict_.reached, began);
+    find_earliest_arrival();
+  }
+
+  void find_earliest_arrival() {
     verdict_.came_by.reset();
     for (const std::uint32_t rank : verdict_.reached) {
       const DigestArrival& arrival = *find(rank)->arrival;
@@ -308,10 +312,7 @@ class Judge {
     return text + fmt::format(" (host {}{}{})", one->host, one->accelerator_id.empty() ? "" : ", ", one->accelerator_id);
   }
 
-  const Digest* find(std::uint32_t rank) const {
-    const auto at = std::lower_bound(ranks().begin(), ranks().end(), rank, [](const Digest& one, std::uint32_t r) { return one.rank < r; });
-    return at == ranks().end() || at->rank != rank ? nullptr : &*at;
-  }
+  const Digest* find(std::uint32_t rank) const { return verdict_.digests.find(rank); }
 
   void add_parting_notes(const Parting& p) {
     if (!parting_leads()) {
@@ -345,16 +346,15 @@ class Judge {
       }
     }
     if (open.empty() || open.size() >= kMaxOpened) return;
-    // A neighbour to which it came, or at least the next one: what a healthy rank did in that step.
-    std::vector<std::uint32_t> others = verdict_.reached;
-    for (const Digest& one : ranks()) others.push_back(one.rank);
-    std::stable_sort(others.begin(), others.end(), [&](std::uint32_t a, std::uint32_t b) { return distance(a) < distance(b); });
-    take(others, open.size() + 1);
-  }
-
-  std::uint32_t distance(std::uint32_t rank) const {
-    const std::uint32_t from = verdict_.to_open.front();
-    return rank > from ? rank - from : from - rank;
+    // The nearest of the others: what a healthy rank did in that step.
+    const std::uint32_t from = open.front();
+    const Digest* nearest = nullptr;
+    const auto distance = [&](const Digest& one) { return std::max(one.rank, from) - std::min(one.rank, from); };
+    for (const Digest& one : ranks()) {
+      const bool opened = std::find(open.begin(), open.end(), one.rank) != open.end();
+      if (!opened && (nearest == nullptr || distance(one) < distance(*nearest))) nearest = &one;
+    }
+    if (nearest != nullptr) open.push_back(nearest->rank);
   }
 
   FleetVerdict verdict_;
