@@ -39,7 +39,7 @@ TEST(Fleet, names_the_rank_the_operation_the_cause_and_the_trace_to_read_next) {
   EXPECT_THAT(fleet.out, HasSubstr("rank 2: host n1, card Simulated card-2, data 2"));
   EXPECT_THAT(fleet.out, HasSubstr("Cure"));
   EXPECT_THAT(fleet.out, HasSubstr("nanhunt report " + run + "/rank-00002/attempt-0"));
-  EXPECT_THAT(fleet.err, HasSubstr("made the digests of 4 ranks"));
+  EXPECT_THAT(fleet.err, HasSubstr("made 4 digests from their traces"));
 }
 
 TEST(Fleet, of_healthy_ranks_is_status_0_and_of_missing_ones_5) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Replicas whose parameters part before anything is NaN or Inf: a finding of its own, for no operation shows it.
 #include <algorithm>
+#include <utility>
 
 #include "src/analyze/ranks/comm_join.h"
 #include "src/analyze/ranks/rank_propagation.h"
@@ -27,8 +28,10 @@ Finding finding_of(const Parting& parting) {
   f.place.step = f.first_step = f.last_step = parting.step;
   f.place.phase = Phase::kOptimizer;
   f.title = parting_text(parting);
+  f.confidence = Confidence::kInferred;  // what changed them was not seen
   f.evidence = parting_notes(parting, ranks_text(f.ranks));
-  f.explanation = f.evidence.back();
+  f.explanation = std::move(f.evidence.back());
+  f.evidence.pop_back();
   f.advice = {make_advice(parting.equal_until ? "check-memory" : "broadcast-parameters")};
   return f;
 }

@@ -38,7 +38,7 @@ class FleetVerb final : public Verb {
     if (!digests) return fail(digests.status());
     const std::uint64_t made = digests->made;
     const fleet::FleetVerdict verdict = fleet::judge_fleet(std::move(*digests));
-    if (made > 0) say("made the digests of " + std::to_string(made) + " ranks from their traces");
+    if (made > 0) say(made == 1 ? "made 1 digest from its trace" : "made " + std::to_string(made) + " digests from their traces");
     return print_and_return(json_ ? render_fleet_json(verdict) : text_of(verdict), exit_status(verdict));
   }
 
