@@ -56,28 +56,6 @@ class BlockedSignals {
   struct sigaction child_ended_ {};
 };
 
-std::vector<std::string> merged_environment(const Environment& changes) {
-  std::vector<std::string> merged;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string_view setting = *entry;
-    const std::string_view name = setting.substr(0, setting.find('='));
-    bool changed = false;
-    for (const auto& [changed_name, value] : changes) changed = changed || changed_name == name;
-    if (!changed) merged.emplace_back(setting);
-  }
-  for (const auto& [name, value] : changes) {
-    if (!value.empty()) merged.push_back(name + "=" + value);
-  }
-  return merged;
-}
-
-std::vector<char*> pointers_to(std::vector<std::string>& words) {
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
 // In the child: only calls that are safe after fork. `report` closes by itself when the program starts.
 [[noreturn]] void become(char* const* argv, char* const* environment, const BlockedSignals& signals, int report) {
   std::signal(SIGPIPE, SIG_DFL);  // main ignores it, for itself
@@ -110,9 +88,31 @@ int wait_passing_on(pid_t child, const BlockedSignals& signals) {
 
 }  // namespace
 
+std::vector<std::string> environment_with(const Environment& changes) {
+  std::vector<std::string> merged;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view setting = *entry;
+    const std::string_view name = setting.substr(0, setting.find('='));
+    bool changed = false;
+    for (const auto& [changed_name, value] : changes) changed = changed || changed_name == name;
+    if (!changed) merged.emplace_back(setting);
+  }
+  for (const auto& [name, value] : changes) {
+    if (!value.empty()) merged.push_back(name + "=" + value);
+  }
+  return merged;
+}
+
+std::vector<char*> argv_of(std::vector<std::string>& words) {
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
 ChildEnd run_child(const std::vector<std::string>& command, const Environment& environment) {
-  std::vector<std::string> words = command, settings = merged_environment(environment);
-  const std::vector<char*> argv = pointers_to(words), envp = pointers_to(settings);
+  std::vector<std::string> words = command, settings = environment_with(environment);
+  const std::vector<char*> argv = argv_of(words), envp = argv_of(settings);
   ChildEnd end;
   std::array<int, 2> report{};
   if (::pipe2(report.data(), O_CLOEXEC) != 0) {

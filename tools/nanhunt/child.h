@@ -16,6 +16,11 @@ struct ChildEnd {
 
 using Environment = std::vector<std::pair<std::string, std::string>>;  // set over our own; an empty value unsets
 
+// Our own environment with changes, as a program is given it: "NAME=value".
+std::vector<std::string> environment_with(const Environment& changes);
+// As exec takes words: they must outlive it.
+std::vector<char*> argv_of(std::vector<std::string>& words);
+
 // `command` has at least one word, and is looked for on PATH. Signals that another process sends to us are passed on.
 // Those of the terminal reach the child anyway, for it is in our process group; they do not end us while it lives.
 ChildEnd run_child(const std::vector<std::string>& command, const Environment& environment);

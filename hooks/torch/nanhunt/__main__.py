@@ -29,8 +29,7 @@ def main() -> int:
         print("nanhunt: the command line program is not in this package; install it again.", file=sys.stderr)
         return 3
     sys.stdout.flush()
-    if sys.argv[1:2] == ["doctor"]:
-        os.environ.setdefault("NANHUNT_PYTHON", sys.executable)
+    os.environ.setdefault("NANHUNT_PYTHON", sys.executable)  # that which the program asks for what is of this package
     try:
         os.execv(found, [str(found), *sys.argv[1:]])
     except FileNotFoundError:  # the file is there: what would load it is not

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/nanhunt/python_program.h"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "tools/nanhunt/child.h"
+#include "tools/nanhunt/environment/python_package.h"
+
+namespace nanhunt::cli {
+namespace {
+
+void close_end(int& end) {
+  if (end >= 0) ::close(end);
+  end = -1;
+}
+
+}  // namespace
+
+Result<PythonProgram> PythonProgram::start(const std::string& module, const std::vector<std::string>& words,
+                                           Terminal terminal) {
+  const std::string boot = find_boot_dir();
+  const char* const given = std::getenv("NANHUNT_PYTHON");
+  if (boot.empty()) {
+    return Status(StatusCode::kNotFound, "the Python package, which has '" + module + "', does not stand beside this program. "
+                                         "Install both with `pip install .`, or name its folder 'boot' in NANHUNT_BOOT_DIR.");
+  }
+  const std::string package = std::filesystem::path(boot).parent_path().string();
+  std::vector<std::string> command = {given != nullptr && *given != '\0' ? given : "python3", "-m", module};
+  command.insert(command.end(), words.begin(), words.end());
+  const char* const path = std::getenv("PYTHONPATH");
+  const std::string above = std::filesystem::path(package).parent_path().string();
+  std::vector<std::string> settings =
+      environment_with({{"PYTHONPATH", path != nullptr && *path != '\0' ? above + ":" + path : above}});
+  std::array<int, 2> in{-1, -1}, out{-1, -1};
+  if (::pipe2(in.data(), O_CLOEXEC) != 0 || ::pipe2(out.data(), O_CLOEXEC) != 0) {
+    const int error = errno;
+    close_end(in[0]);
+    close_end(in[1]);
+    return Status(StatusCode::kUsage, std::string("no pipe to Python: ") + std::strerror(error));
+  }
+  posix_spawn_file_actions_t actions{};
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, in[0], STDIN_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
+  posix_spawnattr_t attributes{};
+  posix_spawnattr_init(&attributes);
+  if (terminal == Terminal::kApart) posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  const std::vector<char*> argv = argv_of(command), envp = argv_of(settings);
+  pid_t child = -1;
+  const int error = ::posix_spawnp(&child, argv[0], &actions, &attributes, argv.data(), envp.data());
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&actions);
+  close_end(in[0]);
+  close_end(out[1]);
+  PythonProgram program(child, in[1], out[0]);
+  if (error != 0) {
+    program.child_ = -1;
+    return Status(StatusCode::kNotFound, "'" + command[0] + "' could not be started: " + std::strerror(error) +
+                                             ". Name a Python in NANHUNT_PYTHON.");
+  }
+  return program;
+}
+
+PythonProgram::PythonProgram(PythonProgram&& from) noexcept
+    : child_(std::exchange(from.child_, -1)),
+      input_(std::exchange(from.input_, -1)),
+      output_(std::exchange(from.output_, -1)),
+      status_(from.status_),
+      read_(std::move(from.read_)) {}
+
+PythonProgram::~PythonProgram() { (void)wait(); }
+
+bool PythonProgram::write_line(std::string_view line) {
+  std::string text(line);
+  text += '\n';
+  for (std::string_view rest = text; !rest.empty();) {
+    const ssize_t n = input_ < 0 ? -1 : ::write(input_, rest.data(), rest.size());
+    if (n < 0 && input_ >= 0 && errno == EINTR) continue;
+    if (n < 0) return false;
+    rest.remove_prefix(static_cast<std::size_t>(n));
+  }
+  return true;
+}
+
+void PythonProgram::close_input() { close_end(input_); }
+
+std::string PythonProgram::read_line() {
+  std::array<char, 4096> bytes{};
+  for (;;) {
+    if (const std::size_t end = read_.find('\n'); end != std::string::npos) {
+      std::string line = read_.substr(0, end);
+      read_.erase(0, end + 1);
+      return line;
+    }
+    const ssize_t n = output_ < 0 ? 0 : ::read(output_, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return std::exchange(read_, {});
+    read_.append(bytes.data(), static_cast<std::size_t>(n));
+  }
+}
+
+int PythonProgram::wait() {
+  close_input();
+  if (child_ > 0) {
+    int status = 0;
+    while (::waitpid(child_, &status, 0) < 0 && errno == EINTR) {
+    }
+    status_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    child_ = -1;
+  }
+  close_end(output_);
+  return status_;
+}
+
+}  // namespace nanhunt::cli
