@@ -21,6 +21,7 @@
 
 #include "tools/nanhunt/environment/build_facts.h"
 #include "tools/nanhunt/options.h"
+#include "tools/nanhunt/places/run_place.h"
 #include "tools/nanhunt/terminal.h"
 #include "tools/nanhunt/verb.h"
 
@@ -86,6 +87,10 @@ bool Option::given() const { return !option_->empty(); }
 Option Options::add(const std::string& name, std::string& value, const std::string& help) {
   return Option(app_->add_option(name, value, help));
 }
+Option Options::add_run(const std::string& name, std::string& run, const std::string& help) {
+  runs_->push_back(&run);
+  return add(name, run, help + ", or the URL of one");
+}
 Option Options::add(const std::string& name, std::uint32_t& value, const std::string& help) {
   return Option(app_->add_option(name, value, help)->check(check_whole));
 }
@@ -150,7 +155,19 @@ constexpr const char* kFirstSteps =
 struct Parsed {
   CLI::App* app = nullptr;
   std::unique_ptr<Verb> verb;
+  std::unique_ptr<std::vector<std::string*>> runs = std::make_unique<std::vector<std::string*>>();
 };
+
+// Those behind URLs are copied here first.
+nanhunt::Status fetch_runs(const std::vector<std::string*>& runs) {
+  for (std::string* run : runs) {
+    if (!is_url(*run)) continue;
+    auto folder = fetch_run(*run);
+    if (!folder) return folder.status();
+    *run = std::move(*folder);
+  }
+  return {};
+}
 
 // Takes the words after `--` off the command line of a verb that wants them: nothing may parse them.
 std::vector<std::string> split_command(int& argc, char** argv) {
@@ -209,7 +226,7 @@ int run(int argc, char** argv) {
     parsed.app->group("Verbs");
     parsed.app->footer("Exit status:\n" + std::string(entry.info.exit_statuses));
     parsed.verb = entry.make();
-    parsed.verb->declare(Options(*parsed.app));
+    parsed.verb->declare(Options(*parsed.app, *parsed.runs));
     verbs.push_back(std::move(parsed));
   }
   try {
@@ -223,6 +240,7 @@ int run(int argc, char** argv) {
   }
   for (const Parsed& one : verbs) {
     if (!one.app->parsed()) continue;
+    if (nanhunt::Status here = fetch_runs(*one.runs); !here) return fail(here);
     one.verb->take_command(command);
     return one.verb->run();
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The options of a verb. CLI11 parses them; its headers take ten seconds to compile, so command_line.cpp alone has them.
 //
-//   options.add("RUN", run_, "Run folder, attempt folder or .nht file").required();
+//   options.add_run("RUN", run_, "Run folder, attempt folder or .nht file").required();
 //   options.add("--limit", limit_, "Stop after this many rows").value_name("N").in_range(1u, 100u);
 //   options.add_flag("--json", json_, "The same as JSON");
 #pragma once
@@ -42,10 +42,13 @@ class Option {
 
 class Options {
  public:
-  explicit Options(CLI::App& app) : app_(&app) {}
+  // `runs`: where the places of runs are kept that add_run() was given.
+  Options(CLI::App& app, std::vector<std::string*>& runs) : app_(&app), runs_(&runs) {}
 
   // `value` is set when the option is given, and must outlive the parsing.
   Option add(const std::string& name, std::string& value, const std::string& help);
+  // A run to read. Where a URL is given, `run` is its folder on this machine once the verb runs.
+  Option add_run(const std::string& name, std::string& run, const std::string& help);
   Option add(const std::string& name, std::uint32_t& value, const std::string& help);
   Option add(const std::string& name, std::uint64_t& value, const std::string& help);
   Option add(const std::string& name, int& value, const std::string& help);
@@ -66,6 +69,7 @@ class Options {
 
  private:
   CLI::App* app_;
+  std::vector<std::string*>* runs_;
 };
 
 }  // namespace nanhunt::cli

@@ -19,6 +19,12 @@
 namespace nanhunt::cli {
 namespace {
 
+// Not `-m`, which looks for every module in the working directory first.
+std::string run_module(const std::string& module) {
+  return "import sys; sys.path[:] = [p for p in sys.path if p]; import runpy; runpy.run_module('" + module +
+         "', run_name='__main__', alter_sys=True)";
+}
+
 void close_end(int& end) {
   if (end >= 0) ::close(end);
   end = -1;
@@ -35,7 +41,7 @@ Result<PythonProgram> PythonProgram::start(const std::string& module, const std:
                                          "Install both with `pip install .`, or name its folder 'boot' in NANHUNT_BOOT_DIR.");
   }
   const std::string package = std::filesystem::path(boot).parent_path().string();
-  std::vector<std::string> command = {given != nullptr && *given != '\0' ? given : "python3", "-m", module};
+  std::vector<std::string> command = {given != nullptr && *given != '\0' ? given : "python3", "-c", run_module(module)};
   command.insert(command.end(), words.begin(), words.end());
   const char* const path = std::getenv("PYTHONPATH");
   const std::string above = std::filesystem::path(package).parent_path().string();

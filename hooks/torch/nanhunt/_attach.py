@@ -13,6 +13,7 @@ from nanhunt._hooks import hooks
 from nanhunt._levels import add_listeners
 from nanhunt._options import Options
 from nanhunt._session import Session
+from nanhunt.store.remote import is_url
 
 current: Session | None = None
 
@@ -22,7 +23,15 @@ def attach(options: Options) -> Session:
     global current
     if current is not None and not current.dead:
         return current
-    return _begin(options)
+    if not is_url(options.out):
+        return _begin(options)
+    from nanhunt.store.background import BackgroundUpload
+
+    upload = BackgroundUpload(options.out, options.quiet)
+    options.url, options.out = options.out, upload.folder
+    session = _begin(options)
+    session.at_end.append(upload.end)
+    return session
 
 
 def _begin(options: Options) -> Session:

@@ -146,7 +146,7 @@ class Faults:
         step = "forward" if self.session.state.course in lib.INFERS else "step"
         rank, world = rank_and_world()
         if world == 1 or self.session.recorder is not None and _claims(finding, self.session.recorder.folder()):
-            self.say(_line(finding, step, self.session.options.out, rank, world))
+            self.say(_line(finding, step, self.session.options.url or self.session.options.out, rank, world))
         for callback in list(self.callbacks):
             try:
                 callback(finding)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Union
 
 from nanhunt import _library as lib
+from nanhunt.store.remote import is_url
 
 FORMATS = {"text": 3, "full": 0, "json": 1, "html": 2}  # as nanhunt/c_api.h numbers them
 _CARD = 4
@@ -274,10 +275,14 @@ class Records:
 
 
 class Run:
-    """A saved run: the newest attempt of each rank."""
+    """A saved run: the newest attempt of each rank. One behind a URL is copied here first."""
 
     def __init__(self, run: StrPath) -> None:
         self.path = os.fspath(run)
+        if is_url(self.path):
+            from nanhunt.store.fetch import fetch
+
+            self.path = str(fetch(self.path).folder)
         if not Path(self.path).exists():
             raise FileNotFoundError(f"run: expected a run folder, an attempt folder or a .nht file, got {self.path!r}, "
                                     "which does not exist")

@@ -12,6 +12,7 @@ LEVELS = ("live", "ops", "steps")
 @dataclass
 class Options:
     out: str = "nanhunt-run"
+    url: str = ""               # to which `out` is copied while it grows
     level: str = "live"
     budget: float | None = None  # live: percent of the time that hearing operations may take; None: all are heard
     keep: int = 16              # steps whose norms are kept, and written when one is bad
@@ -34,6 +35,7 @@ class Options:
                           captures=get("NANHUNT_CAPTURES", "1") != "0",
                           kernels=get("NANHUNT_KERNELS", "0") == "1", quiet=get("NANHUNT_QUIET", "0") == "1",
                           config=get("NANHUNT_CONFIG") or None,
+                          url=get("NANHUNT_RUN_URL", ""),
                           stop_on_fault=get("NANHUNT_STOP_ON_FAULT", "0") == "1")
         budget = get("NANHUNT_BUDGET", "").removesuffix("%")
         if budget.replace(".", "", 1).isdigit():

@@ -42,7 +42,8 @@ class Recorder:
     """One open trace. Numbers of texts, layouts and calls are kept here, so that each is told to the library once."""
 
     def __init__(self, *, run_dir: str, level: str, framework: str, device: str, rank: int, world_size: int,
-                 drop: bool, trust_inputs: bool, max_trace_bytes: int, details: dict[str, object]) -> None:
+                 drop: bool, trust_inputs: bool, max_trace_bytes: int, details: dict[str, object],
+                 writes_digests: bool) -> None:
         self.library = lib.load_library()
         self.fast, self.slow = self.library.fast, self.library.slow
         options = lib.RecorderOptions(
@@ -53,7 +54,7 @@ class Recorder:
         if self.slow.nanhunt_recorder_open(c.byref(options), c.byref(handle)) != lib.OK:
             raise RecorderError(self.library.last_error())
         self.handle = handle
-        self._writes_digests = world_size > 1
+        self._writes_digests = writes_digests
         # The program may leave the folder that it began in.
         self._folder = str(Path(os.fsdecode(self.fast.nanhunt_recorder_folder(handle))).absolute())
         self._texts: dict[str, int] = {}
@@ -65,7 +66,7 @@ class Recorder:
         self._at_step = c.byref(self._step)
 
     def write_digest(self) -> None:
-        """Of a run of several ranks: in the background, for whoever reads them together."""
+        """In the background, for whoever reads many ranks together, or reads one elsewhere."""
         if self._writes_digests:
             self._did(self.fast.nanhunt_recorder_write_digest(self.handle))
 

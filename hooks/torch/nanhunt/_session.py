@@ -170,7 +170,8 @@ class Session(lib.HasState):
                 run_dir=self.options.out, level=self.options.level, framework=f"torch {torch.__version__}",
                 device=accelerator() or "cpu", rank=rank, world_size=world,
                 drop=self.options.level != "ops", trust_inputs=self.options.level == "ops",
-                max_trace_bytes=max(self.options.max_trace_mb, 5) * 1_000_000, details=details)
+                max_trace_bytes=max(self.options.max_trace_mb, 5) * 1_000_000, details=details,
+                writes_digests=world > 1 or bool(self.options.url))
         except Exception as error:  # a full disk, no permission: the run goes on unwatched
             self.end_watching()
             print(f"nanhunt: nothing is recorded: {error}", file=sys.stderr)

@@ -23,6 +23,7 @@ from nanhunt._library import load_library
 from nanhunt._load import Finding, RunError, card, check_format, finding_of, shown
 from nanhunt._options import LEVELS, Options
 from nanhunt._session import Session
+from nanhunt.store.remote import is_url
 
 T = TypeVar("T")
 
@@ -40,7 +41,8 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
                 None: whatever trains is found by itself; steps of bare functions are told by `Watch.step`.
     optimizer   one, a list, or None: optimizers are found when they step.
     scaler      a GradScaler; found by itself as well.
-    out         the run folder ("nanhunt-run"). One that is there gets a new attempt: nothing is overwritten.
+    out         the run folder ("nanhunt-run"). One that is there gets a new attempt: nothing is overwritten. Or a URL
+                ("s3://bucket/run"): it is recorded here, and copied there by a process of its own.
     level       "live" (default): every operation of every step is heard, and written where the step was bad, given up,
                 the first one or asked for. "ops": every operation of every step is written, with full statistics.
                 "steps": loss, gradients, scaler and parameters alone.
@@ -75,12 +77,14 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
         raise TypeError(f"on_fault: expected a function of a Finding, got {_kind(on_fault)}")
     session = _attach.current
     if session is not None and not session.dead and _is_another_training(session, models):
-        given = {**{name: getattr(session.options, name) for name in _KEPT}, **given}
+        kept = {name: getattr(session.options, name) for name in _KEPT}
+        given = {**kept, "out": session.options.url or session.options.out, **given}
         session.close()
     if session is None or session.dead:
         options = Options(**given)
         options.command = _command()
-        _check_folder(options.out)
+        if not is_url(options.out):
+            _check_folder(options.out)
         load_library()
         session = _attach.attach(options)
     elif not session.by_command:
@@ -312,7 +316,10 @@ def _check_folder(out: str) -> None:
 def _check_same(options: Options, given: Mapping[str, Any]) -> None:
     for name, value in given.items():
         now = getattr(options, name)
-        same = Path(now).absolute() == Path(value).absolute() if name == "out" else now == value
+        if name == "out":
+            same = value == options.url if options.url else Path(now).absolute() == Path(value).absolute()
+        else:
+            same = now == value
         if not same:
             raise ValueError(f"{name}: expected {now!r}, with which this process is watched already, got {value!r}. "
                              "Close that watch first, or leave the option out to join it.")

@@ -65,7 +65,7 @@ std::string no_change(const Analysis& analysis) {
 class AdviseVerb final : public Verb {
  public:
   void declare(Options options) override {
-    options.add("RUN", run_, "Run folder, attempt folder or .nht file").required();
+    options.add_run("RUN", run_, "Run folder, attempt folder or .nht file").required();
     options.add("--recipe", recipe_,
                    "Write the changes as a recipe for `nanhunt train SCENARIO --recipe FILE`; - for stdout")
         .value_name("FILE");

@@ -75,7 +75,7 @@ std::string as_json(std::string_view status, std::string_view headline, const Fi
 class CheckVerb final : public Verb {
  public:
   void declare(Options options) override {
-    options.add("RUN", run_, "Run folder, attempt folder or .nht file").required();
+    options.add_run("RUN", run_, "Run folder, attempt folder or .nht file").required();
     options.add("--fail-on", fail_on_, "Lowest severity that gives exit status 1")
         .one_of({"warning", "fault"})
         .show_default();

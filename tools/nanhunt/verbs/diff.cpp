@@ -225,8 +225,8 @@ std::string as_json(const std::string& run_a, const std::string& run_b, const Di
 class DiffVerb final : public Verb {
  public:
   void declare(Options options) override {
-    options.add("RUN_A", run_a_, "Run folder, attempt folder or .nht file").required();
-    options.add("RUN_B", run_b_, "The one to compare it with; may be the same folder with another attempt")
+    options.add_run("RUN_A", run_a_, "Run folder, attempt folder or .nht file").required();
+    options.add_run("RUN_B", run_b_, "The one to compare it with; may be the same folder with another attempt")
         .required();
     options.add("--rank", rank_, "Which rank").show_default();
     options.add("--attempt-a", attempt_a_, "Attempt of RUN_A (default: the newest)");

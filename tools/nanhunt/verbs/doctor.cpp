@@ -97,7 +97,7 @@ void write_text(TextLayout& out, const Examination& e) {
 class DoctorVerb final : public Verb {
  public:
   void declare(Options options) override {
-    Option run = options.add("RUN", run_, "Run folder, attempt folder or .nht file");
+    Option run = options.add_run("RUN", run_, "Run folder, attempt folder or .nht file");
     Option env = options.add_flag("--env", env_,
                                     "What this machine offers: driver, toolkit, CUPTI, cuBLAS, GPUs, CPU, PyTorch; what does "
                                     "not fit together, and what to do");

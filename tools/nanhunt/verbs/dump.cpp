@@ -51,7 +51,7 @@ class DumpVerb final : public Verb {
   void declare(Options options) override {
     std::string names;
     for (const DumpKind& kind : dump_kinds()) names += (names.empty() ? "" : ", ") + std::string(kind.name);
-    options.add("RUN", run_, "Run folder, attempt folder or .nht file").required();
+    options.add_run("RUN", run_, "Run folder, attempt folder or .nht file").required();
     options.add("--kind", kind_, "Kind of record: " + names).show_default();
     options.add("--step", step_, "Only rows of this step");
     options.add("--module", module_, "Only rows of this module, parameter or path, and of what is below it");

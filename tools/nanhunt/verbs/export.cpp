@@ -131,7 +131,7 @@ class ExportVerb final : public Verb {
   void declare(Options options) override {
     std::string names;
     for (const DumpKind& kind : dump_kinds()) names += (names.empty() ? "" : ", ") + std::string(kind.name);
-    options.add("RUN", run_, "Run folder, attempt folder or .nht file").required();
+    options.add_run("RUN", run_, "Run folder, attempt folder or .nht file").required();
     options.add("--kind", kind_, "Kind of record: " + names).show_default();
     options.add("--out", out_, "The CSV file; - for stdout").show_default();
     options.add("--rank", rank_, "Only this rank");

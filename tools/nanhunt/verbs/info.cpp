@@ -196,7 +196,7 @@ void write_text(TextLayout& out, const Summary& s) {
 class InfoVerb final : public Verb {
  public:
   void declare(Options options) override {
-    options.add("RUN", run_, "Run folder, attempt folder or .nht file").required();
+    options.add_run("RUN", run_, "Run folder, attempt folder or .nht file").required();
     options.add_flag("--json", json_, "The same as JSON");
   }
 

@@ -22,7 +22,7 @@ enum class Format { kAll, kText, kJson, kHtml, kMarkdown, kGithub };
 class ReportVerb final : public Verb {
  public:
   void declare(Options options) override {
-    options.add("RUN", run_, "Run folder, attempt folder or .nht file").required();
+    options.add_run("RUN", run_, "Run folder, attempt folder or .nht file").required();
     Option text = options.add_flag("--text", text_, "Only the text, to stdout; writes no file");
     Option as_json = options.add_flag("--json", json_, "Only report.json, to stdout; writes no file");
     Option html = options.add_flag("--html", html_, "Only report.html, to stdout; writes no file");

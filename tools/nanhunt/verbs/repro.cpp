@@ -73,7 +73,7 @@ std::string list_of(const std::vector<Finding>& findings) {
 class ReproVerb final : public Verb {
  public:
   void declare(Options options) override {
-    options.add("RUN", run_, "Run folder").required();
+    options.add_run("RUN", run_, "Run folder").required();
     options.add("--finding", finding_, "Which finding (default: the first of the report that has an operation)")
         .value_name("ID");
     options.add("--out", out_, "New folder for repro.py and inputs.safetensors (default: nanhunt-repro-ID)")

@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "nanhunt/trace.h"
@@ -26,6 +27,7 @@
 #include "tools/nanhunt/boot_log.h"
 #include "tools/nanhunt/child.h"
 #include "tools/nanhunt/environment/python_package.h"
+#include "tools/nanhunt/places/run_place.h"
 #include "tools/nanhunt/terminal.h"
 #include "tools/nanhunt/verb.h"
 
@@ -82,8 +84,8 @@ class RunVerb final : public Verb {
                    "(the same, and all of it written), steps (loss, gradients, scaler and parameters alone)")
         .one_of({"live", "ops", "steps"})
         .show_default();
-    options.add("--out", out_, "Run folder for the trace; a new attempt if it exists (default: a new nanhunt-run, "
-                                  "nanhunt-run-2, ... here)")
+    options.add("--out", out_, "Run folder for the trace, or a URL to copy it to; a new attempt if it exists (default: a "
+                               "new nanhunt-run, nanhunt-run-2, ... here)")
         .value_name("RUN");
     options.add("--budget", budget_, "At level live: percent of the time that hearing ops may take. Steps without room are "
                                      "left out, but for the first and those after a bad one (default: none is left out)")
@@ -122,11 +124,13 @@ class RunVerb final : public Verb {
     }
     const BootLogFile boot_log;
     const std::string boot_dir = find_boot_dir();
+    begin_upload();
     const bool watched = can_be_watched(boot_dir);
     const std::set<std::string> before = watched ? attempts_in(out_) : std::set<std::string>();
     const ChildEnd end = run_child(command_, watched ? environment(boot_dir, boot_log.path()) : Environment());
     if (end.start_error != 0) {
       if (made_out_) remove_empty();
+      end_upload();
       say("run: '" + command_[0] + "' could not be started: " + std::strerror(end.start_error) +
           ". Check its spelling, PATH and permissions.");
       return kCouldNotStart;
@@ -138,9 +142,12 @@ class RunVerb final : public Verb {
     if (std::includes(before.begin(), before.end(), after.begin(), after.end())) {
       explain_nothing(boot_log.read());
       if (made_out_) remove_empty();
+      end_upload();
       return unknown;
     }
-    switch (tell_findings()) {
+    const VerdictStatus found = tell_findings();
+    end_upload();
+    switch (found) {
       case VerdictStatus::kFault: return error_exitcode_ != 0 ? error_exitcode_ : end.status;
       case VerdictStatus::kInconclusive: return unknown;
       default: return end.status;
@@ -170,6 +177,26 @@ class RunVerb final : public Verb {
       return {StatusCode::kUsage, "run: say what to run, after `--`: " + how};
     }
     return {};
+  }
+
+  void begin_upload() {
+    if (!is_url(out_)) return;
+    if (auto upload = Upload::begin(out_)) {
+      upload_.emplace(std::move(*upload));
+      url_ = std::exchange(out_, upload_->folder());
+    } else {
+      say(upload.status().message());
+      say("the run is recorded in a folder here instead.");
+      out_.clear();
+    }
+  }
+
+  void end_upload() {
+    if (!upload_) return;
+    say("copying what is left to " + printable(url_));
+    const Status copied = upload_->finish();
+    say(copied ? "report: `nanhunt report " + shell_word(url_) + "`" : copied.message());
+    upload_.reset();
   }
 
   // Whatever is in the way of watching keeps nobody from training.
@@ -220,6 +247,7 @@ class RunVerb final : public Verb {
         {"NANHUNT_CAPTURES", no_captures_ ? "0" : ""},
         {"NANHUNT_CONFIG", config_.empty() ? "" : fs::absolute(config_).string()},
         {"NANHUNT_STOP_ON_FAULT", stop_on_fault_ ? "1" : ""},
+        {"NANHUNT_RUN_URL", upload_ ? url_ : ""},
         {"NANHUNT_COMMAND", reports::dump_json(redacted_command(), -1)},
         {"NANHUNT_BOOT_LOG", boot_log}};
     // Without the option the user's own stays.
@@ -297,9 +325,9 @@ class RunVerb final : public Verb {
       }
     }
     const ReportFiles files = report_files(out_);
-    if (const Status written = write_reports(*analysis, files); !written) {
+    if (const Status written = upload_ ? Status() : write_reports(*analysis, files); !written) {
       say(written.message());
-    } else {
+    } else if (!upload_) {
       say("report: " + files.html + " (for programs: " + files.json + "); `nanhunt report " + shell_word(out_) + "` prints it");
     }
     const auto is_fault = [](const Finding& finding) { return finding.severity == Severity::kFault; };
@@ -329,7 +357,8 @@ class RunVerb final : public Verb {
     return error == std::errc() && end == text.data() + text.size() && value >= 0 && value <= 100;
   }
 
-  std::string level_ = "live", out_, budget_, config_;
+  std::string level_ = "live", out_, url_, budget_, config_;  // `url_`: of what is recorded in `out_`
+  std::optional<Upload> upload_;
   std::uint32_t keep_ = 0, max_trace_mb_ = 0;  // 0: not given
   int error_exitcode_ = 0;
   bool no_captures_ = false, kernels_ = false, eager_ = false, stop_on_fault_ = false, quiet_ = false;

@@ -31,6 +31,7 @@
 #include "tools/nanhunt/progress.h"
 #include "tools/nanhunt/recipe.h"
 #include "tools/nanhunt/scenarios/build.h"
+#include "tools/nanhunt/places/run_place.h"
 #include "tools/nanhunt/terminal.h"
 #include "tools/nanhunt/train_outcome.h"
 #include "tools/nanhunt/verb.h"
@@ -47,7 +48,7 @@ class TrainVerb final : public Verb {
  public:
   void declare(Options options) override {
     options.add("SCENARIO", scenario_, "What to train; --list names them");
-    options.add("--out", out_, "Run folder for the trace (default: nanhunt-SCENARIO); a new attempt if it exists")
+    options.add("--out", out_, "Run folder for the trace, or a URL to copy it to (default: nanhunt-SCENARIO); a new attempt if it exists")
         .value_name("RUN");
     options.add("--steps", steps_, "Steps to train (default: the scenario's own)").in_range(1u, 1000000u);
     options.add("--seed", seed_, "Seed of weights and batch order").show_default();
@@ -163,18 +164,32 @@ class TrainVerb final : public Verb {
     if (std::error_code ignored; level_ != "off" && std::filesystem::is_regular_file(out_, ignored)) {
       return fail({StatusCode::kWriteFailed, "train: '" + out_ + "' is a file. Name a folder for the trace."});
     }
-    TrainOutcome outcome;
-    if (ranks_ != 0) return train_as_rank(*scenario);
-    if (Status trained = train_all(*scenario, outcome); !trained) return fail(trained);
-    return tell(*scenario, outcome);
+    return is_url(out_) && level_ != "off" ? train_and_copy(*scenario) : train(*scenario);
   }
 
  private:
-  int tell(const Scenario& scenario, const TrainOutcome& outcome) const {
+  int train(const Scenario& scenario) {
+    TrainOutcome outcome;
+    if (ranks_ != 0) return train_as_rank(scenario);
+    if (Status trained = train_all(scenario, outcome); !trained) return fail(trained);
+    return tell(scenario, outcome);
+  }
+
+  int train_and_copy(const Scenario& scenario) {
+    auto upload = Upload::begin(out_);
+    if (!upload) return fail(upload.status());
+    shown_out_ = std::exchange(out_, upload->folder());
+    const int status = train(scenario);
+    const Status copied = upload->finish();
+    return copied || status != kDone ? status : fail(copied);
+  }
+
+  int tell(const Scenario& scenario, TrainOutcome outcome) const {
+    if (!shown_out_.empty() && outcome.attempt_dir.starts_with(out_)) outcome.attempt_dir.replace(0, out_.size(), shown_out_);
     if (!outcome.trace_status)
       say(outcome.trace_status.message() + " Training went on; the trace ends where it failed.");
     return print_and_return(json_ ? outcome_json(scenario, outcome)
-                                  : outcome_text(scenario, outcome, out_));
+                                  : outcome_text(scenario, outcome, shown_out_.empty() ? out_ : shown_out_));
   }
 
   // One process of mpirun. What goes wrong ends it at once, and so the others.
@@ -496,6 +511,7 @@ class TrainVerb final : public Verb {
   }
 
   std::string precision_;
+  std::string shown_out_ = {};  // the URL to which `out_` is copied; empty: none
   std::string scenario_, out_, level_, recipe_, scaler_, device_name_ = "cpu", boundary_ = "auto", device_stats_ = "deferred";
   engine::Device device_;
   const engine::NamedRecipe* chosen_recipe_ = nullptr;  // of --precision
