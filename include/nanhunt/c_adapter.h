@@ -377,8 +377,17 @@ NANHUNT_API nanhunt_status nanhunt_recorder_write_digest(nanhunt_recorder* recor
  * here and released by the caller. A damaged trace gives what can be read of it. */
 struct ArrowArrayStream;
 NANHUNT_API nanhunt_status nanhunt_records(const char* run, const char* kind, struct ArrowArrayStream* stream);
-/* The kinds there are, with spaces between: "ops values marks ...". */
+/* The kinds there are, with spaces between: "ops values marks ...". "bad_ops": of ops that gave a number that is not
+ * finite, one row each, flat. */
 NANHUNT_API const char* nanhunt_record_kinds(void);
+
+/* The same of several kinds ("steps health bad_ops") in one reading of the trace: `rows` is called in this thread with
+ * each batch, of a kind without records with an empty one, and owns what it is given. `kind` counts the words of `kinds`.
+ * Other than 0 from it ends the reading (NANHUNT_USAGE). */
+struct ArrowSchema;
+struct ArrowArray;
+typedef int32_t (*nanhunt_rows_fn)(void* user, int32_t kind, struct ArrowSchema* schema, struct ArrowArray* rows);
+NANHUNT_API nanhunt_status nanhunt_read_records(const char* run, const char* kinds, nanhunt_rows_fn rows, void* user);
 
 #ifdef __cplusplus
 }

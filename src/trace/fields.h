@@ -6,6 +6,8 @@
 // Everything goes a column at a time, with the field's coding known to the compiler.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -38,7 +40,7 @@ struct Sentence {
 enum class Stored : std::uint8_t { kAsIs, kZigzag, kBits, kPlusOne };
 
 // What a number is to whoever is shown it.
-enum class Means : std::uint8_t { kNumber, kSeq, kValue, kName, kParts, kUnknownIfNan };
+enum class Means : std::uint8_t { kNumber, kSeq, kValue, kName, kParts, kUnknownIfNan, kChecksum };
 
 // One number of every row. Above `limit`, once stored, the row is refused, with `refusal` where the type allows it.
 template <Stored kStored, typename Record, typename T>
@@ -85,6 +87,7 @@ struct NumberField {
     } else if constexpr (std::is_same_v<T, std::uint64_t>) {
       if (means == Means::kSeq) cells.seq(called, value);
       else if (means == Means::kValue) cells.id(called, value);
+      else if (means == Means::kChecksum) cells.text(called, value == 0 ? "" : fmt::format("{:016x}", value));
       else cells.count(called, value);
     } else if constexpr (std::is_same_v<T, std::int64_t>) {
       cells.integer(called, value);

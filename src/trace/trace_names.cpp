@@ -34,7 +34,8 @@ void TraceNames::add(const RecordBatch& batch) {
   }
   for (const ValueRecord& row : batch.values) {
     remember(values_, value_order_, row.id,
-             ValueBrief{row.layout, row.has_stats, row.stats.nan, row.stats.pos_inf, row.stats.neg_inf});
+             ValueBrief{row.layout, row.has_stats, row.has_stats && (row.stats.any_nonfinite || row.stats.nonfinite() > 0),
+                        row.stats.nan, row.stats.pos_inf, row.stats.neg_inf});
   }
   for (const OpRecord& row : batch.ops) {
     remember(ops_, op_order_, row.seq, OpBrief{row.seq, row.step, row.micro_batch, row.phase, row.module, row.op});

@@ -17,6 +17,7 @@ namespace nanhunt::trace {
 struct ValueBrief {
   LayoutId layout = 0;
   bool has_stats = false;
+  bool is_bad = false;  // something in it is not finite; where that was not counted, the counts are 0
   std::int64_t nan = 0, pos_inf = 0, neg_inf = 0;
 };
 // What is remembered of an op.

@@ -168,7 +168,7 @@ TEST_F(Records, every_kind_that_is_named_opens_and_a_wrong_one_is_refused_with_t
     EXPECT_EQ(rows_of(stream), name == "ops" || name == "values" || name == "steps" ? 1 : 0) << name;
     stream.release(&stream);
   }
-  EXPECT_EQ(kinds, 23);
+  EXPECT_EQ(kinds, 24);
   ArrowArrayStream stream;
   EXPECT_EQ(nanhunt_records(run_.c_str(), "opps", &stream), NANHUNT_USAGE);
   EXPECT_THAT(nanhunt_last_error(), HasSubstr("ops values marks"));
@@ -176,6 +176,82 @@ TEST_F(Records, every_kind_that_is_named_opens_and_a_wrong_one_is_refused_with_t
   EXPECT_EQ(nanhunt_records(run_.c_str(), nullptr, &stream), NANHUNT_USAGE);
   EXPECT_EQ(nanhunt_records(run_.c_str(), "ops", nullptr), NANHUNT_USAGE);
   EXPECT_EQ(nanhunt_records(dir_.path("none").c_str(), "ops", &stream), NANHUNT_NOT_FOUND);
+}
+
+struct Gathered {
+  std::vector<std::int64_t> rows, batches;
+  std::vector<std::string> columns;  // of the last batch
+  std::int64_t most = -1;            // batches, before it asks to end; -1: all
+};
+
+std::int32_t gather(void* user, std::int32_t kind, ArrowSchema* schema, ArrowArray* batch) {
+  auto& gathered = *static_cast<Gathered*>(user);
+  gathered.rows.at(static_cast<std::size_t>(kind)) += batch->length;
+  ++gathered.batches.at(static_cast<std::size_t>(kind));
+  gathered.columns.clear();
+  for (std::int64_t i = 0; i < schema->n_children; ++i) gathered.columns.emplace_back(schema->children[i]->name);
+  schema->release(schema);
+  batch->release(batch);
+  return gathered.most >= 0 && gathered.most-- == 0 ? 1 : 0;
+}
+
+TEST_F(Records, several_kinds_come_in_one_reading_and_one_without_rows_as_an_empty_batch) {
+  write_run(40000);
+  Gathered gathered{.rows = {0, 0, 0}, .batches = {0, 0, 0}, .columns = {}};
+  ASSERT_EQ(nanhunt_read_records(run_.c_str(), "steps scaler ops", gather, &gathered), NANHUNT_OK) << nanhunt_last_error();
+  EXPECT_THAT(gathered.rows, ElementsAre(40000, 0, 40000));
+  EXPECT_GT(gathered.batches[0], 2);
+  EXPECT_EQ(gathered.batches[1], 1);
+}
+
+TEST_F(Records, a_reading_ends_when_it_is_asked_to_and_wrong_arguments_are_refused) {
+  write_run(40000);
+  Gathered gathered{.rows = {0}, .batches = {0}, .columns = {}, .most = 0};
+  EXPECT_EQ(nanhunt_read_records(run_.c_str(), "steps", gather, &gathered), NANHUNT_USAGE);
+  EXPECT_EQ(gathered.batches[0], 1);
+  EXPECT_EQ(nanhunt_read_records(run_.c_str(), "steps opps", gather, &gathered), NANHUNT_USAGE);
+  EXPECT_THAT(nanhunt_last_error(), HasSubstr("'opps'"));
+  EXPECT_EQ(nanhunt_read_records(run_.c_str(), "steps", nullptr, nullptr), NANHUNT_USAGE);
+  EXPECT_EQ(nanhunt_read_records(dir_.path("none").c_str(), "steps", gather, &gathered), NANHUNT_NOT_FOUND);
+}
+
+TEST_F(Records, ops_that_gave_a_bad_number_are_rows_of_their_own_and_say_whether_they_read_one) {
+  nanhunt::RunInfo info;
+  auto writer = nanhunt::TraceWriter::create(dir_.path("run"), info);
+  ASSERT_TRUE(writer) << writer.status().message();
+  nanhunt::RecordBatch batch;
+  batch.strings = {{1, "fc1"}, {2, "log"}, {3, "self"}, {4, "out"}, {5, "alpha"}};
+  batch.layouts = {{1, nanhunt::DType::kF16, {2, 3}, {3, 1}}};
+  std::uint64_t next = 1;
+  for (std::uint32_t step = 0; step < 4; ++step) add_step(batch, step, next);
+  for (const std::size_t bad : {1, 2}) {  // the third is made of the second
+    batch.values[bad].has_stats = true;
+    batch.values[bad].stats.level = nanhunt::StatsLevel::kCounts;
+    batch.values[bad].stats.any_nonfinite = true;
+    batch.values[bad].stats.numel = 6;
+    batch.values[bad].stats.nan = 1;
+    batch.values[bad].stats.pos_inf = 2;
+  }
+  ASSERT_TRUE((*writer)->write(batch));
+  ASSERT_TRUE((*writer)->close());
+  ArrowArrayStream stream = open("bad_ops");
+  ArrowSchema schema;
+  ASSERT_EQ(stream.get_schema(&stream, &schema), 0);
+  std::vector<std::string> names;
+  for (std::int64_t i = 0; i < schema.n_children; ++i) names.emplace_back(schema.children[i]->name);
+  schema.release(&schema);
+  EXPECT_THAT(names, ElementsAre("rank", "attempt", "step", "micro_batch", "seq", "phase", "module", "op", "call_site",
+                                 "compute_dtype", "nan", "pos_inf", "neg_inf", "read_bad"));
+  ArrowArray rows;
+  ASSERT_EQ(stream.get_next(&stream, &rows), 0);
+  ASSERT_NE(rows.release, nullptr);
+  ASSERT_EQ(rows.length, 2);
+  EXPECT_EQ(number_at<std::uint32_t>(*rows.children[2], 0), 1u);
+  EXPECT_EQ(number_at<std::int64_t>(*rows.children[11], 1), 2);
+  const auto read_bad = static_cast<const std::uint8_t*>(rows.children[13]->buffers[1])[0];
+  EXPECT_EQ(read_bad & 3, 2);  // the first began it
+  rows.release(&rows);
+  stream.release(&stream);
 }
 
 TEST_F(Records, a_long_run_comes_in_many_batches_of_bounded_size) {

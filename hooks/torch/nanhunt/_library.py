@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 PACKAGE = Path(__file__).absolute().parent  # not resolved: a build tree links to the sources
-API_VERSION = 9
+API_VERSION = 11
 
 OK, USAGE, NOT_FOUND = 0, 1, 2
 F16, BF16, F32, F64, E4M3FN, E5M2, I64, I32, U8, BOOL = range(10)
@@ -253,6 +253,7 @@ _PROTOTYPES = {
     "nanhunt_device_forget_look": (_i32, [_ptr, _u64]),
     "nanhunt_records": (_i32, [_text, _text, _ptr]),
     "nanhunt_record_kinds": (_text, []),
+    "nanhunt_read_records": (_i32, [_text, _text, _ptr, _ptr]),
 }
 
 

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "src/c_api/tables/bad_ops.h"
 #include "src/trace/cells.h"
 
 namespace nanhunt::c_api {
@@ -44,7 +45,7 @@ class RowCells final : public trace::Cells {
   Row& row_;
 };
 
-void whole_row(Row& row, const trace::RecordKind& kind, const RowContext& context, std::size_t at) {
+void whole_row(Row& row, const TableKind& kind, const RowContext& context, std::size_t at) {
   row.cell("rank", context.run.rank);
   row.cell("attempt", context.run.attempt);
   RowCells cells(row);
@@ -53,7 +54,26 @@ void whole_row(Row& row, const trace::RecordKind& kind, const RowContext& contex
 
 }  // namespace
 
-void declare_table(const trace::RecordKind& kind, Table& table) {
+std::span<const TableKind> table_kinds() {
+  static const std::vector<TableKind> kKinds = [] {
+    std::vector<TableKind> kinds;
+    for (const trace::RecordKind* kind : trace::shown_kinds()) {
+      kinds.push_back({kind->shown_name(), kind, kind->first_cells, kind->show});
+    }
+    kinds.push_back(bad_ops_kind());
+    return kinds;
+  }();
+  return kKinds;
+}
+
+const TableKind* find_table_kind(std::string_view name) {
+  for (const TableKind& kind : table_kinds()) {
+    if (kind.name == name) return &kind;
+  }
+  return nullptr;
+}
+
+void declare_table(const TableKind& kind, Table& table) {
   const RunInfo run;
   const trace::TraceNames names;
   std::vector<std::string_view> first = {"rank", "attempt"};
@@ -61,10 +81,10 @@ void declare_table(const trace::RecordKind& kind, Table& table) {
   table.declare([&](Row& row) { whole_row(row, kind, {run, names, trace::one_row_of_each()}, 0); }, first);
 }
 
-void add_rows(const trace::RecordKind& kind, const RowContext& context, Table& table,
-              const std::function<void()>& added) {
-  const std::size_t rows = kind.count(context.batch);
+void add_rows(const TableKind& kind, const RowContext& context, Table& table, const std::function<void()>& added) {
+  const std::size_t rows = kind.rows->count(context.batch);
   for (std::size_t at = 0; at < rows; ++at) {
+    if (kind.is_wanted != nullptr && !kind.is_wanted(context.batch, at, context.names)) continue;
     table.add([&](Row& row) { whole_row(row, kind, context, at); });
     added();
   }

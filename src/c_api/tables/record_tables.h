@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The records of a trace as tables, with names resolved: the kinds of trace::shown_kinds(), each with the cells that it
-// shows.
+// shows, and tables that are made of them.
 #pragma once
 
 #include <functional>
+#include <span>
+#include <string_view>
 
 #include "nanhunt/trace.h"
 #include "src/c_api/tables/arrow_table.h"
@@ -19,9 +21,18 @@ struct RowContext {
   const RecordBatch& batch;
 };
 
-void declare_table(const trace::RecordKind& kind, Table& table);
+struct TableKind {
+  std::string_view name;
+  const trace::RecordKind* rows = nullptr;  // one row of the table for each of these, if it is wanted
+  std::string_view first_cells = "";
+  void (*show)(const RecordBatch&, std::size_t row, const trace::TraceNames&, trace::Cells&) = nullptr;
+  bool (*is_wanted)(const RecordBatch&, std::size_t row, const trace::TraceNames&) = nullptr;  // nullptr: all are
+};
+std::span<const TableKind> table_kinds();
+const TableKind* find_table_kind(std::string_view name);  // nullptr: none
+
+void declare_table(const TableKind& kind, Table& table);
 // Adds the batch's rows of this kind; `added` is called after each.
-void add_rows(const trace::RecordKind& kind, const RowContext& context, Table& table,
-              const std::function<void()>& added);
+void add_rows(const TableKind& kind, const RowContext& context, Table& table, const std::function<void()>& added);
 
 }  // namespace nanhunt::c_api

@@ -6,8 +6,10 @@
 
 #include <cerrno>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -31,11 +33,36 @@ constexpr std::size_t kBatchBytes = 8u << 20;
 
 struct Released {};  // thrown out of the trace reader once nobody wants more
 
+// Damage is no failure: what is good is delivered, and the report says what is lost. A rank that cannot be read is
+// one only if no other can. `full(i)` is called when the table of kinds[i] shall be handed over, and of each at the end.
+Status read_tables(const std::vector<AttemptTrace>& attempts, std::span<const TableKind* const> kinds,
+                   std::span<Table> tables, const std::function<void(std::size_t)>& full) {
+  Status first_failure;
+  bool any_read = false;
+  for (const AttemptTrace& attempt : attempts) {
+    trace::TraceNames names;
+    TraceHealth health;
+    const auto on_batch = [&](const RecordBatch& batch) {
+      names.add(batch);
+      for (std::size_t i = 0; i < kinds.size(); ++i) {
+        add_rows(*kinds[i], {attempt.info, names, batch}, tables[i], [&] {
+          if (tables[i].rows() >= kBatchRows || tables[i].bytes() >= kBatchBytes) full(i);
+        });
+      }
+    };
+    const Status status = read_attempt(attempt, on_batch, health);
+    any_read = any_read || status || status.code() == StatusCode::kDamaged;
+    if (!status && first_failure.is_ok()) first_failure = status;
+  }
+  for (std::size_t i = 0; i < kinds.size(); ++i) full(i);
+  return any_read ? Status::ok() : first_failure;
+}
+
 class RecordStream {
  public:
-  RecordStream(std::vector<AttemptTrace> attempts, const trace::RecordKind& kind)
-      : attempts_(std::move(attempts)), kind_(kind) {
-    declare_table(kind_, table_);
+  RecordStream(std::vector<AttemptTrace> attempts, const TableKind& kind)
+      : attempts_(std::move(attempts)), kind_(&kind) {
+    declare_table(*kind_, table_);
   }
 
   ~RecordStream() {
@@ -53,7 +80,7 @@ class RecordStream {
 
   void schema(ArrowSchema& out) const {
     Table empty;
-    declare_table(kind_, empty);
+    declare_table(*kind_, empty);
     empty.export_schema(out);
   }
 
@@ -85,7 +112,7 @@ class RecordStream {
     int error = 0;
     std::string message;
     try {
-      Status status = read_attempts();
+      Status status = read_tables(attempts_, {&kind_, 1}, {&table_, 1}, [this](std::size_t) { hand_over(); });
       if (!status) {
         error = EIO;
         message = status.message();
@@ -104,28 +131,6 @@ class RecordStream {
     changed_.notify_all();
   }
 
-  // Damage is no failure: what is good is delivered, and the report says what is lost. A rank that cannot be read is
-  // one only if no other can.
-  Status read_attempts() {
-    Status first_failure;
-    bool any_read = false;
-    for (const AttemptTrace& attempt : attempts_) {
-      trace::TraceNames names;
-      TraceHealth health;
-      const auto on_batch = [&](const RecordBatch& batch) {
-        names.add(batch);
-        add_rows(kind_, {attempt.info, names, batch}, table_, [this] {
-          if (table_.rows() >= kBatchRows || table_.bytes() >= kBatchBytes) hand_over();
-        });
-      };
-      const Status status = read_attempt(attempt, on_batch, health);
-      any_read = any_read || status || status.code() == StatusCode::kDamaged;
-      if (!status && first_failure.is_ok()) first_failure = status;
-    }
-    hand_over();
-    return any_read ? Status::ok() : first_failure;
-  }
-
   void hand_over() {
     if (table_.rows() == 0) return;
     ArrowArray made;
@@ -142,7 +147,7 @@ class RecordStream {
   }
 
   const std::vector<AttemptTrace> attempts_;
-  const trace::RecordKind& kind_;
+  const TableKind* const kind_;
   const pid_t pid_ = getpid();
   Table table_;  // the reading thread's
 
@@ -221,28 +226,64 @@ std::vector<AttemptTrace> newest_of_each_rank(std::vector<AttemptTrace> all) {
 const std::string& kind_names() {
   static const std::string kNames = [] {
     std::string names;
-    for (const trace::RecordKind* kind : trace::shown_kinds()) {
+    for (const TableKind& kind : table_kinds()) {
       if (!names.empty()) names.push_back(' ');
-      names.append(kind->shown_name());
+      names.append(kind.name);
     }
     return names;
   }();
   return kNames;
 }
 
+// nullptr: there is none, and the error is set.
+const TableKind* known_kind(const char* asker, std::string_view name) {
+  const TableKind* kind = find_table_kind(name);
+  if (kind == nullptr) {
+    (void)fail(NANHUNT_USAGE, fmt::format("{}: expected a kind of records ({}), got '{}'", asker, kind_names(), printable(name)));
+  }
+  return kind;
+}
+
 nanhunt_status open_stream(const char* run, const char* kind_name, ArrowArrayStream* stream) {
   if (stream == nullptr) return fail(NANHUNT_USAGE, "nanhunt_records: expected a stream to fill, got NULL");
   *stream = {};
-  const trace::RecordKind* kind = trace::find_shown_kind(text_of(kind_name));
-  if (kind == nullptr) {
-    return fail(NANHUNT_USAGE, fmt::format("nanhunt_records: expected a kind of records ({}), got '{}'", kind_names(),
-                                           printable(text_of(kind_name))));
-  }
+  const TableKind* kind = known_kind("nanhunt_records", text_of(kind_name));
+  if (kind == nullptr) return NANHUNT_USAGE;
   auto attempts = find_attempts(std::string(text_of(run)));
   if (!attempts) return result_of(attempts.status());
   auto records = std::make_unique<RecordStream>(newest_of_each_rank(std::move(*attempts)), *kind);
   *stream = {get_schema, get_next, get_last_error, release, records.release()};
   return NANHUNT_OK;
+}
+
+nanhunt_status push_records(const char* run, const char* kind_words, nanhunt_rows_fn rows, void* user) {
+  if (rows == nullptr) return fail(NANHUNT_USAGE, "nanhunt_read_records: expected a function to call, got NULL");
+  std::vector<const TableKind*> kinds;
+  for (const std::string_view word : trace::words_of(text_of(kind_words))) {
+    kinds.push_back(known_kind("nanhunt_read_records", word));
+    if (kinds.back() == nullptr) return NANHUNT_USAGE;
+  }
+  auto attempts = find_attempts(std::string(text_of(run)));
+  if (!attempts) return result_of(attempts.status());
+  std::vector<Table> tables(kinds.size());
+  for (std::size_t i = 0; i < kinds.size(); ++i) declare_table(*kinds[i], tables[i]);
+  std::vector<bool> given(kinds.size());
+  const auto full = [&](std::size_t i) {
+    if (tables[i].rows() == 0 && given[i]) return;
+    given[i] = true;
+    ArrowSchema schema;
+    ArrowArray batch;
+    Table empty;
+    declare_table(*kinds[i], empty);
+    empty.export_schema(schema);
+    tables[i].export_rows(batch);
+    if (rows(user, static_cast<std::int32_t>(i), &schema, &batch) != 0) throw Released{};
+  };
+  try {
+    return result_of(read_tables(newest_of_each_rank(std::move(*attempts)), kinds, tables, full));
+  } catch (const Released&) {
+    return fail(NANHUNT_USAGE, "nanhunt_read_records: the function that it called asked to end");
+  }
 }
 
 }  // namespace
@@ -252,6 +293,10 @@ extern "C" {
 
 nanhunt_status nanhunt_records(const char* run, const char* kind, struct ArrowArrayStream* stream) {
   return nanhunt::c_api::guarded([&] { return nanhunt::c_api::open_stream(run, kind, stream); });
+}
+
+nanhunt_status nanhunt_read_records(const char* run, const char* kinds, nanhunt_rows_fn rows, void* user) {
+  return nanhunt::c_api::guarded([&] { return nanhunt::c_api::push_records(run, kinds, rows, user); });
 }
 
 const char* nanhunt_record_kinds(void) {

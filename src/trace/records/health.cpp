@@ -12,7 +12,7 @@ constexpr auto kHealthFields = fields(seq("seq", &HealthRecord::seq),
                                       id("first_bad", &HealthRecord::first_bad),
                                       f64("gradient_norm", &HealthRecord::gradient_norm).where(measured_gradient_norm),
                                       f64("weight_norm", &HealthRecord::weight_norm).where(measured_weight_norm),
-                                      plain("weight_checksum", &HealthRecord::weight_checksum));
+                                      plain("weight_checksum", &HealthRecord::weight_checksum).meaning(Means::kChecksum));
 
 }  // namespace
 

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All tables of a run: the parts of its ranks, and each group merged once those are there. Interrupted, it goes on."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Callable
+
+from nanhunt.fleet.engines import Engine
+from nanhunt.fleet.tables import (
+    Part,
+    Rank,
+    group_name,
+    is_merged,
+    merge_group,
+    packages,
+    part_folder,
+    parts_of,
+    rank_part,
+    write_ranks,
+)
+
+GROUP = 64
+_AHEAD = 4096  # pieces of work that are handed out at a time
+
+
+def groups_of(ranks: list[Rank], size: int) -> dict[str, list[Rank]]:
+    by_group = {}
+    for _, members in groupby(ranks, key=lambda rank: rank.rank // size):
+        group = list(members)
+        by_group[group_name(group, size)] = group
+    return by_group
+
+
+def make_parts(run: str, out: str, engine: Engine, share: tuple[int, int],
+               progress: Callable[[int, int], None] | None = None) -> int:
+    """The parts of one of several shares of the ranks, (index, of how many); for schedulers that begin processes by
+    themselves. `make_tables` then merges them. Returns how many ranks it had."""
+    packages()
+    mine = [rank for rank in engine.ranks(run) if rank.rank % share[1] == share[0]]
+    for rank in mine:
+        engine.submit(rank_part, run, rank, out, rank=rank.rank)
+    for done, _ in enumerate(engine.results(), 1):
+        if progress:
+            progress(done, len(mine))
+    return len(mine)
+
+
+def make_tables(run: str, out: str, engine: Engine, group_size: int = GROUP,
+                progress: Callable[[int, int], None] | None = None) -> list[Part]:
+    """Writes what tables.py describes below `out`, and returns what came of each rank. Groups that are there of the
+    same traces are kept. Raises TableError, and OSError where it cannot be written."""
+    packages()
+    Path(out).mkdir(parents=True, exist_ok=True)
+    ranks = engine.ranks(run)
+    groups = groups_of(ranks, group_size)
+    due = {name: members for name, members in groups.items() if not is_merged(out, name, members)}
+    _forget_other_groups(out, set(groups))
+    left = {name: len(members) for name, members in due.items()}
+    waiting = iter([(name, rank) for name, members in due.items() for rank in members])
+    done = len(ranks) - sum(left.values())
+    _hand_out(engine, run, out, waiting, _AHEAD)
+    for result in engine.results():
+        if isinstance(result, str):  # a group's name
+            continue
+        name, _ = result
+        done += 1
+        if progress:
+            progress(done, len(ranks))
+        left[name] -= 1
+        if not left[name]:
+            engine.submit(merge_group, out, name, due[name])
+        _hand_out(engine, run, out, waiting, 1)
+    parts = [part for name in groups for part in parts_of(out, name)]
+    write_ranks(run, out, parts)
+    return parts
+
+
+def _hand_out(engine: Engine, run: str, out: str, waiting: Iterator[tuple[str, Rank]], most: int) -> None:
+    for _ in range(most):
+        piece = next(waiting, None)
+        if piece is None:
+            return
+        engine.submit(_part_of_group, run, piece[1], out, piece[0], rank=piece[1].rank)
+
+
+def _part_of_group(run: str, rank: Rank, out: str, group: str) -> tuple[str, Any]:
+    return group, rank_part(run, rank, out)
+
+
+def _forget_other_groups(out: str, groups: set[str]) -> None:
+    """Of another size, or of ranks that are not there any more."""
+    import shutil
+
+    for table in Path(out).glob("*/ranks=*"):
+        if table.name[len("ranks="):] not in groups:
+            shutil.rmtree(table, ignore_errors=True)
+    for mark in (Path(out) / ".groups").glob("*.json"):
+        if mark.stem not in groups:
+            mark.unlink()
+
+
+__all__ = ["GROUP", "groups_of", "make_parts", "make_tables", "part_folder"]

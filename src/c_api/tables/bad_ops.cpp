@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/c_api/tables/bad_ops.h"
+
+#include <optional>
+#include <vector>
+
+#include "nanhunt/dtype.h"
+#include "nanhunt/event.h"
+#include "src/trace/cells.h"
+
+namespace nanhunt::c_api {
+namespace {
+
+struct Counts {
+  bool any = false;
+  std::int64_t nan = 0, pos_inf = 0, neg_inf = 0;
+};
+
+Counts counts_of(const std::vector<OpArg>& args, std::size_t first, std::size_t count, const trace::TraceNames& names,
+                 bool is_read) {
+  Counts counts;
+  for (std::size_t i = first; i < first + count; ++i) {
+    if (is_read && args[i].role != ArgRole::kRead) continue;
+    const trace::ValueBrief* value = names.value(args[i].value);
+    if (value == nullptr || !value->is_bad) continue;
+    counts.any = true;
+    counts.nan += value->nan;
+    counts.pos_inf += value->pos_inf;
+    counts.neg_inf += value->neg_inf;
+  }
+  return counts;
+}
+
+Counts given(const RecordBatch& batch, std::size_t row, const trace::TraceNames& names) {
+  return counts_of(batch.outputs, batch.ops[row].first_output, batch.ops[row].output_count, names, false);
+}
+
+bool is_bad(const RecordBatch& batch, std::size_t row, const trace::TraceNames& names) {
+  return given(batch, row, names).any;
+}
+
+void show(const RecordBatch& batch, std::size_t row, const trace::TraceNames& names, trace::Cells& cells) {
+  const OpRecord& op = batch.ops[row];
+  const Counts out = given(batch, row, names);
+  const bool counted = out.nan + out.pos_inf + out.neg_inf > 0;  // else it is only known that there are some
+  cells.u32("step", op.step);
+  cells.u32("micro_batch", op.micro_batch);
+  cells.seq("seq", op.seq);
+  cells.text("phase", phase_name(op.phase));
+  cells.text("module", names.text(op.module));
+  cells.text("op", names.text(op.op));
+  cells.text("call_site", names.text(op.call_site));
+  cells.text("compute_dtype", dtype_name(op.compute_dtype));
+  cells.integer("nan", counted ? std::optional(out.nan) : std::nullopt);
+  cells.integer("pos_inf", counted ? std::optional(out.pos_inf) : std::nullopt);
+  cells.integer("neg_inf", counted ? std::optional(out.neg_inf) : std::nullopt);
+  cells.flag("read_bad", counts_of(batch.inputs, op.first_input, op.input_count, names, true).any);
+}
+
+}  // namespace
+
+TableKind bad_ops_kind() { return {"bad_ops", trace::find_shown_kind("ops"), "", show, is_bad}; }
+
+}  // namespace nanhunt::c_api
