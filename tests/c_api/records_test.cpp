@@ -241,7 +241,7 @@ TEST_F(Records, ops_that_gave_a_bad_number_are_rows_of_their_own_and_say_whether
   for (std::int64_t i = 0; i < schema.n_children; ++i) names.emplace_back(schema.children[i]->name);
   schema.release(&schema);
   EXPECT_THAT(names, ElementsAre("rank", "attempt", "step", "micro_batch", "seq", "phase", "module", "op", "call_site",
-                                 "compute_dtype", "nan", "pos_inf", "neg_inf", "read_bad"));
+                                 "compute_dtype", "nan", "pos_inf", "neg_inf", "read_bad", "is_collective"));
   ArrowArray rows;
   ASSERT_EQ(stream.get_next(&stream, &rows), 0);
   ASSERT_NE(rows.release, nullptr);

@@ -52,7 +52,22 @@ def upload(url: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return store("upload", url, "--from", str(folder))
 
 
+def store_environment() -> dict[str, str]:
+    """Ours, with the package for a Python of its own."""
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "hooks" / "torch")}
+
+
 def store(*words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "hooks" / "torch")}
     return subprocess.run([sys.executable, "-m", "nanhunt.store", *words], capture_output=True, text=True, timeout=120,
-                          check=False, env=environment)
+                          check=False, env=store_environment())
+
+
+def made_tables(run: Path, out: Path) -> Path:
+    from nanhunt.fleet import LocalEngine, make_tables
+
+    engine = LocalEngine(1)
+    try:
+        make_tables(str(run), str(out), engine)
+    finally:
+        engine.close()
+    return out

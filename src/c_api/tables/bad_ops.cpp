@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/c_api/tables/bad_ops.h"
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -39,6 +40,11 @@ bool is_bad(const RecordBatch& batch, std::size_t row, const trace::TraceNames& 
   return given(batch, row, names).any;
 }
 
+// Between ranks: what it gives bad may have come from another one.
+bool is_collective(const RecordBatch& batch, std::uint64_t seq) {
+  return std::ranges::any_of(batch.collectives, [&](const CollectiveRecord& row) { return row.seq == seq; });
+}
+
 void show(const RecordBatch& batch, std::size_t row, const trace::TraceNames& names, trace::Cells& cells) {
   const OpRecord& op = batch.ops[row];
   const Counts out = given(batch, row, names);
@@ -55,6 +61,7 @@ void show(const RecordBatch& batch, std::size_t row, const trace::TraceNames& na
   cells.integer("pos_inf", counted ? std::optional(out.pos_inf) : std::nullopt);
   cells.integer("neg_inf", counted ? std::optional(out.neg_inf) : std::nullopt);
   cells.flag("read_bad", counts_of(batch.inputs, op.first_input, op.input_count, names, true).any);
+  cells.flag("is_collective", is_collective(batch, op.seq));
 }
 
 }  // namespace

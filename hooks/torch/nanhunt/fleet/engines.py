@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import socket
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -68,13 +69,14 @@ class RayEngine:
             if name.startswith(("AWS_", "NANHUNT_", "FSSPEC_")):
                 settings[name] = value
         self._began = not ray.is_initialized()
+        if self._began and address:
+            _check_answers(address)
         try:
             if self._began:
                 ray.init(address=address, runtime_env={"env_vars": settings}, log_to_driver=False,
                          include_dashboard=False, configure_logging=False)
-        except (ConnectionError, ValueError) as error:
-            raise TableError(f"no Ray cluster at {address or 'this machine'}: {' '.join(str(error).split())[:300]}. "
-                             "`ray start --head` begins one; --address names it.") from error
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise _no_cluster(address or "this machine", error) from error
         self._waiting: deque[tuple[Any, tuple[Any, ...], int | None]] = deque()
         self._running: list[Any] = []
         self._nodes_of: dict[int, list[str]] = {}
@@ -118,6 +120,22 @@ class RayEngine:
 
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=False)
         return self._ray.remote(**options)(work)
+
+
+def _no_cluster(place: str, error: Exception) -> TableError:
+    why = " ".join(str(error).split())[:300]
+    return TableError(f"no Ray cluster at {place}: {why}. `ray start --head` begins one; --address names it.")
+
+
+def _check_answers(address: str) -> None:
+    """Ray ends the process where nothing answers there."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not host or not port.isdigit():  # "auto", "local"
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except OSError as error:
+        raise _no_cluster(address, error) from error
 
 
 def _ranks_here(run: str) -> list[Rank]:

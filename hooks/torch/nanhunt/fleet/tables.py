@@ -81,7 +81,7 @@ def ranks_of(run: str) -> list[Rank]:
         sizes[rank, attempt] = sizes.get((rank, attempt), 0) + size
         newest[rank] = max(newest.get(rank, (attempt, rank)), (attempt, rank))
     if not newest:
-        raise TableError(f"no trace in '{run}': expected rank-00000/attempt-0/000000.nht below it. Was the run recorded?")
+        raise TableError(f"no trace in '{run}': expected rank-00000/attempt-0/000000.nht below it. Was it recorded?")
     return [Rank(rank, attempt, sizes[rank, attempt]) for rank, (attempt, _) in sorted(newest.items())]
 
 
@@ -196,7 +196,7 @@ def _mark(out: str, group: str) -> Path:
 
 
 def merge_group(out: str, group: str, ranks: list[Rank]) -> str:
-    """The parts of a group of ranks, sorted by (step, rank), as OUT/TABLE/ranks=GROUP/data.parquet. Returns its name."""
+    """The parts of a group of ranks, sorted by (step, rank), as OUT/TABLE/ranks=GROUP/data.parquet. Returns GROUP."""
     pa, duckdb = packages()
     from pyarrow import dataset
 
@@ -256,7 +256,7 @@ def write_ranks(run: str, out: str, parts: list[Part]) -> None:
 def _rank_row(run: str, part: Part) -> dict[str, Any]:
     digest = _digest_of(run, part)
     accelerator = digest.get("accelerator") or {}
-    first = next(iter(digest.get("origins") or []), {})
+    first: dict[str, Any] = next(iter(digest.get("origins") or []), {})
     return {"rank": part.rank, "attempt": part.attempt, "rows": part.rows, "trace_bytes": part.trace_bytes,
             "unread": part.unread or None, "status": digest.get("status"), "host": digest.get("host"),
             "accelerator": accelerator.get("name"), "coordinates": list((digest.get("coordinates") or {}).items()),
