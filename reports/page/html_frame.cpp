@@ -43,6 +43,32 @@ std::string scripts_with(std::string_view data) {
 
 std::size_t frame_bytes() { return kPageScript.size() + kPageStyle.size(); }
 
+void open_verdict(HtmlWriter& out, VerdictStatus status) {
+  switch (status) {
+    case VerdictStatus::kFault:
+      out.markup(
+          "<section id=\"verdict\" class=\"verdict fault\" aria-labelledby=\"headline\"><p class=\"status\"><span "
+          "aria-hidden=\"true\">■</span> ");
+      break;
+    case VerdictStatus::kWarning:
+      out.markup(
+          "<section id=\"verdict\" class=\"verdict warning\" aria-labelledby=\"headline\"><p class=\"status\"><span "
+          "aria-hidden=\"true\">▲</span> ");
+      break;
+    case VerdictStatus::kInconclusive:
+      out.markup(
+          "<section id=\"verdict\" class=\"verdict unsure\" aria-labelledby=\"headline\"><p class=\"status\"><span "
+          "aria-hidden=\"true\">◆</span> ");
+      break;
+    case VerdictStatus::kClean:
+    case VerdictStatus::kCalibrating:
+      out.markup(
+          "<section id=\"verdict\" class=\"verdict clean\" aria-labelledby=\"headline\"><p class=\"status\"><span "
+          "aria-hidden=\"true\">●</span> ");
+      break;
+  }
+}
+
 void write_footer(HtmlWriter& out, std::string_view made_from) {
   out.markup("<footer><p>Made by nanhunt ").text(version()).markup(" ").text(made_from).markup(". ");
   if (kPageScript.empty()) {

@@ -13,15 +13,7 @@ namespace nanhunt::reports {
 namespace {
 
 void write_verdict(HtmlWriter& out, const PrecisionView& view) {
-  if (view.good) {
-    out.markup(
-        "<section id=\"verdict\" class=\"verdict clean\" aria-labelledby=\"headline\"><p class=\"status\"><span "
-        "aria-hidden=\"true\">●</span> ");
-  } else {
-    out.markup(
-        "<section id=\"verdict\" class=\"verdict warning\" aria-labelledby=\"headline\"><p class=\"status\"><span "
-        "aria-hidden=\"true\">▲</span> ");
-  }
+  open_verdict(out, view.good ? VerdictStatus::kClean : VerdictStatus::kWarning);
   out.text(view.word).markup("</p><h1 id=\"headline\">").text(view.headline).markup("</h1>");
   if (!view.answers.empty()) {
     out.markup("<dl class=\"answers\">");

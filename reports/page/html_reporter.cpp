@@ -34,32 +34,6 @@ constexpr std::size_t kOthersStopAt = 1'600'000;
 constexpr std::size_t kLayersStopAt = 2'500'000;
 constexpr std::size_t kPageBytes = 4'800'000;
 
-void open_verdict(HtmlWriter& out, VerdictStatus status) {
-  switch (status) {
-    case VerdictStatus::kFault:
-      out.markup(
-          "<section id=\"verdict\" class=\"verdict fault\" aria-labelledby=\"headline\"><p class=\"status\"><span "
-          "aria-hidden=\"true\">■</span> ");
-      break;
-    case VerdictStatus::kWarning:
-      out.markup(
-          "<section id=\"verdict\" class=\"verdict warning\" aria-labelledby=\"headline\"><p class=\"status\"><span "
-          "aria-hidden=\"true\">▲</span> ");
-      break;
-    case VerdictStatus::kInconclusive:
-      out.markup(
-          "<section id=\"verdict\" class=\"verdict unsure\" aria-labelledby=\"headline\"><p class=\"status\"><span "
-          "aria-hidden=\"true\">◆</span> ");
-      break;
-    case VerdictStatus::kClean:
-    case VerdictStatus::kCalibrating:
-      out.markup(
-          "<section id=\"verdict\" class=\"verdict clean\" aria-labelledby=\"headline\"><p class=\"status\"><span "
-          "aria-hidden=\"true\">●</span> ");
-      break;
-  }
-}
-
 // The loss with the origin's step, where steps were recorded.
 void write_curve(HtmlWriter& out, const ReportModel& model, const TimelineView& timeline,
                  std::optional<std::uint32_t> origin) {

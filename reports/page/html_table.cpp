@@ -19,13 +19,16 @@ void write_head(HtmlWriter& out, const TableView& table) {
   out.markup("</tr></thead>");
 }
 
-void write_name(HtmlWriter& out, std::string_view name, bool numeric, bool code) {
+void write_name(HtmlWriter& out, const TableView::Row& row, bool numeric, bool code) {
+  const std::string& name = row.cells.front();
   if (numeric) {
     out.markup("<th scope=\"row\" class=\"num\">");
   } else {
     out.markup("<th scope=\"row\">");
   }
-  if (code) {
+  if (!row.link.empty()) {
+    out.markup("<a href=\"").text(row.link).markup("\">").text(name).markup("</a>");
+  } else if (code) {
     out.element("code", "", name);
   } else {
     out.text(name);
@@ -50,7 +53,7 @@ void write_table(HtmlWriter& out, const TableView& table, std::string_view label
     }
     for (std::size_t i = 0; i < row.cells.size(); ++i) {
       if (i == 0) {
-        write_name(out, row.cells[i], table.numeric[i], code);
+        write_name(out, row, table.numeric[i], code);
       } else {
         out.element("td", table.numeric[i] ? "num" : "", row.cells[i]);
       }

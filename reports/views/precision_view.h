@@ -20,6 +20,7 @@ struct TableView {
   struct Row {
     std::vector<std::string> cells;
     bool bad = false;
+    std::string link = {};  // where its name leads; a path of this program's making, or none
   };
   std::vector<Row> rows;
   std::uint64_t omitted = 0;  // rows

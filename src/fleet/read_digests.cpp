@@ -120,6 +120,20 @@ std::vector<std::uint32_t> Digests::missing(std::size_t most) const {
   return out;
 }
 
+std::vector<RankRange> Digests::missing_ranges(std::size_t most) const {
+  std::vector<RankRange> ranges;
+  std::uint64_t next = 0;  // the first rank that is not looked at yet
+  const auto add = [&](std::uint64_t end) {
+    if (next < end && ranges.size() < most) ranges.emplace_back(static_cast<std::uint32_t>(next), static_cast<std::uint32_t>(end - 1));
+  };
+  for (const Digest& one : ranks) {
+    add(std::min(one.rank, world_size));
+    next = std::uint64_t{one.rank} + 1;
+  }
+  add(world_size);
+  return ranges;
+}
+
 namespace {
 
 using OfRank = std::map<std::uint32_t, std::vector<const Digest*>>;  // ascending by attempt

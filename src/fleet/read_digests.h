@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "src/fleet/digest.h"
+#include "src/fleet/shape.h"
 
 namespace nanhunt::fleet {
 
@@ -28,6 +29,7 @@ struct Digests {
   std::uint64_t stale = 0;    // older than the trace beside them, and not made anew
   const Digest* find(std::uint32_t rank) const;  // nullptr: it left none
   std::vector<std::uint32_t> missing(std::size_t most) const;  // the first `most` of them
+  std::vector<RankRange> missing_ranges(std::size_t most) const;
   std::uint64_t missing_count() const;
 };
 

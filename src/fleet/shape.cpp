@@ -242,6 +242,39 @@ std::string places_text(const std::vector<Place>& places) {
   return analyze::join(texts, kMostPlaces, one_dimension ? " and " : ", ");
 }
 
+std::vector<RankRange> ranges_of(const std::vector<std::uint32_t>& ranks, std::size_t most) {
+  std::vector<RankRange> ranges;
+  for (const std::uint32_t rank : ranks) {
+    const bool follows = !ranges.empty() && rank == ranges.back().second + 1;
+    if (follows) {
+      ranges.back().second = rank;
+    } else if (ranges.size() == most) {
+      break;
+    } else {
+      ranges.emplace_back(rank, rank);
+    }
+  }
+  return ranges;
+}
+
+std::string ranges_text(const std::vector<RankRange>& ranges, std::uint64_t all) {
+  std::vector<std::string> texts;
+  std::uint64_t shown = 0;
+  for (const auto& [first, last] : ranges) {
+    const std::uint64_t ranks = std::uint64_t{last} - first + 1;
+    shown += ranks;
+    if (ranks > 2) {
+      texts.push_back(fmt::format("{}-{}", first, last));
+      continue;
+    }
+    texts.push_back(std::to_string(first));
+    if (ranks == 2) texts.push_back(std::to_string(last));
+  }
+  std::string text = all == 1 ? "rank " : "ranks ";
+  if (all > shown) return text + fmt::format("{} and {} more", fmt::join(texts, ", "), all - shown);
+  return text + analyze::join(texts, texts.size());
+}
+
 std::string shape_text(const Shape& shape, const std::vector<std::uint32_t>& numbers) {
   std::string text;
   switch (shape.kind) {

@@ -46,4 +46,9 @@ Shape find_shape(const std::vector<Digest>& ranks, const std::vector<bool>& in);
 std::string shape_text(const Shape& shape, const std::vector<std::uint32_t>& numbers);
 std::string places_text(const std::vector<Place>& places);
 
+using RankRange = std::pair<std::uint32_t, std::uint32_t>;  // the first and the last of consecutive ranks
+std::vector<RankRange> ranges_of(const std::vector<std::uint32_t>& ranks, std::size_t most);  // the first `most`
+// "rank 3", "ranks 64, 102, 200-215 and 12 more"; `all`: how many ranks there are, in these ranges and past them.
+std::string ranges_text(const std::vector<RankRange>& ranges, std::uint64_t all);
+
 }  // namespace nanhunt::fleet

@@ -10,14 +10,13 @@
 #include <tuple>
 #include <utility>
 
-#include "src/analyze/ranks/rank_propagation.h"
 #include "src/analyze/ranks/replicas.h"
 #include "src/analyze/wording/text.h"
 
 namespace nanhunt::fleet {
 namespace {
 
-using analyze::ranks_text;
+constexpr std::size_t kMostRanges = 16;  // in a sentence
 
 using Moment = std::pair<std::uint32_t, std::uint32_t>;  // step, micro-batch
 Moment moment_of(const DigestOrigin& one) { return {one.place.step, one.place.micro_batch}; }
@@ -179,6 +178,7 @@ class Judge {
   void conclude() {
     const std::uint64_t world = verdict_.digests.world_size, missing = verdict_.digests.missing_count();
     if (parting_leads()) {
+      verdict_.parting_leads = true;
       verdict_.status = VerdictStatus::kFault;
       verdict_.headline = analyze::parting_text(*verdict_.parting);
       return;
@@ -227,11 +227,11 @@ class Judge {
     const Digests& d = verdict_.digests;
     if (const std::uint64_t missing = d.missing_count(); missing > 0) {
       note("{} of {} ranks left no digest: {}. What they did is not known.", missing, d.world_size,
-           listed(d.missing(16), missing));
+           ranges_text(d.missing_ranges(kMostRanges), missing));
     }
     if (!d.unread.empty())
       note("{} cannot be read ({}: {}).", analyze::count_of(static_cast<std::int64_t>(d.unread.size()), "digest"), d.unread.front().path, d.unread.front().why);
-    if (!d.older.empty()) note("{} left only a digest of another launch, which is not looked at.", capitalised(ranks_text(d.older)));
+    if (!d.older.empty()) note("{} left only a digest of another launch, which is not looked at.", capitalised(listed(d.older)));
     if (d.earlier > 0) note("{} of other launches {} not looked at.", analyze::count_of(static_cast<std::int64_t>(d.earlier), "digest"), d.earlier == 1 ? "is" : "are");
     if (d.unkept > 0) note("{} made from traces could not be written beside them.", analyze::count_of(static_cast<std::int64_t>(d.unkept), "digest"));
     if (d.stale > 0)
@@ -265,7 +265,7 @@ class Judge {
     }
     std::string text = "No rank has ended";
     if (verdict_.unended.size() < ranks().size())
-      text = fmt::format("{} {} not ended", capitalised(ranks_text(verdict_.unended)), verdict_.unended.size() == 1 ? "has" : "have");
+      text = fmt::format("{} {} not ended", capitalised(listed(verdict_.unended)), verdict_.unended.size() == 1 ? "has" : "have");
     const char* whose = verdict_.unended.size() == 1 ? "its" : "the slowest one's";
     if (behind) text += fmt::format(": {} last step is {}", whose, *behind);
     if (behind && *ahead != *behind) text += fmt::format(", the fastest rank's {}", *ahead);
@@ -277,10 +277,8 @@ class Judge {
     verdict_.notes.push_back(fmt::format(text, std::forward<Args>(args)...));
   }
 
-  static std::string listed(const std::vector<std::uint32_t>& first, std::uint64_t all) {
-    std::string text = ranks_text(first);
-    if (all > first.size()) text += fmt::format(" and {} more", all - first.size());
-    return text;
+  static std::string listed(const std::vector<std::uint32_t>& ranks) {
+    return ranges_text(ranges_of(ranks, kMostRanges), ranks.size());
   }
 
   void add_origin_notes() {
@@ -289,7 +287,7 @@ class Judge {
       note("{} of {}{}.", shape.ranks == 1 ? "It is the only rank" : "These are exactly the ranks", places_text(places), shape.ranks == 1 ? "" : " as well");
     }
     if (verdict_.first_ranks.size() < verdict_.ranks.size()) {
-      note("It came first on {}, {}; on the others in later steps.", ranks_text(verdict_.first_ranks), step_text(moment_of(*verdict_.first)));
+      note("It came first on {}, {}; on the others in later steps.", listed(verdict_.first_ranks), step_text(moment_of(*verdict_.first)));
     } else if (verdict_.ranks.size() > 1) {
       note("It came on all of them in {}: which was first cannot be told.", step_text(moment_of(*verdict_.first)));
     }

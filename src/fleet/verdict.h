@@ -29,6 +29,7 @@ struct FleetVerdict {
   bool origin_is_missing = false;         // bad numbers came in a step before any origin that is known
   std::optional<Parting> parting;         // the first
   std::uint64_t partings = 0;
+  bool parting_leads = false;             // parameters parted before anything was bad: the verdict is of that
   std::optional<std::uint32_t> clean_through;  // of all ranks; none: not even the first step, or not known
   std::vector<std::uint32_t> unended;     // ranks whose attempt had no end: they go on, hang, or were killed
   std::vector<std::string> notes;         // sentences: hardware, ranks that are missing, damaged, of other versions

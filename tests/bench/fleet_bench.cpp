@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A fleet with a planted fault on disk, a digest a rank: the time and the memory to a verdict. tests/bench/README.md.
+// A fleet with a planted fault on disk, a digest a rank: the time and the memory to a verdict, and to its page.
+// tests/bench/README.md.
 #include <sys/resource.h>
 
 #include <chrono>
@@ -9,10 +10,12 @@
 #include <random>
 #include <string>
 
+#include "src/fleet/fleet_page.h"
 #include "src/fleet/make_digest.h"
 #include "src/fleet/read_digests.h"
 #include "src/fleet/verdict.h"
 #include "src/trace/segments/segment.h"
+#include "tests/fleet/sample_fleets.h"
 #include "tests/fleet/simulated_fleet.h"
 #include "tests/support/temp_dir.h"
 
@@ -68,15 +71,30 @@ int read_fleet(const std::string& run) {
   return 0;
 }
 
+// Hosts of eight, five coordinates, cards, 97 different last steps: what a page of many ranks and steps has to hold.
+int render_page() {
+  const fleet::FleetVerdict verdict = fleet_tests::make_stage_fleet({10'000, 100'000, 2, 71'234, 33, true});
+  for (int turn = 0; turn < 3; ++turn) {
+    const Clock::time_point start = Clock::now();
+    const std::string page = fleet::render_fleet_page(verdict, nullptr);
+    std::printf("page of %u ranks, 100000 steps: %zu bytes in %.2f s; %ld MiB at most\n", verdict.digests.world_size,
+                page.size(), seconds_since(start), peak_mib());
+  }
+  return 0;
+}
+
 }  // namespace
 }  // namespace nanhunt
 
-// Without an argument: writes and reads in a temporary folder. `write RUN`, `read RUN`: one of both.
+// Without an argument: writes and reads in a temporary folder. `write RUN`, `read RUN`: one of both. `page`:
+// only the page.
 int main(int argc, char** argv) {
   const std::string what = argc == 3 ? argv[1] : "";
+  if (argc == 2 && std::string(argv[1]) == "page") return nanhunt::render_page();
   if (what == "write") return nanhunt::write_fleet(argv[2]);
   if (what == "read") return nanhunt::read_fleet(argv[2]);
   const nanhunt::testing_support::TempDir dir;
   const int written = nanhunt::write_fleet(dir.path());
-  return written != 0 ? written : nanhunt::read_fleet(dir.path());
+  const int read = written != 0 ? written : nanhunt::read_fleet(dir.path());
+  return read != 0 ? read : nanhunt::render_page();
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is written of every sample run and comparison follows the published schemas."""
+"""What is written of every sample run, comparison and fleet follows the published schemas."""
 
 import base64
 import json
@@ -14,13 +14,14 @@ jsonschema = pytest.importorskip(
 )
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAM = pathlib.Path(os.environ.get("NANHUNT_BIN_DIR", ROOT / "build" / "dev" / "bin")) / "write_sample_report"
+BIN = pathlib.Path(os.environ.get("NANHUNT_BIN_DIR", ROOT / "build" / "dev" / "bin"))
 SCHEMAS = {
     name: json.loads((ROOT / "reports" / "schema" / f"nanhunt.{name}.schema.json").read_text())
-    for name in ("report", "precision")
+    for name in ("report", "precision", "fleet")
 }
 
 COMPARISONS = ["precision", "precision-good", "precision-hostile"]
+FLEETS = ["fleet", "fleet-clean", "fleet-parted", "fleet-gapped", "fleet-hostile", "fleet-large"]
 REPORTS = ["fault", "overflow", "warning", "calibrating", "clean", "ramp", "hostile", "empty"]
 
 
@@ -30,14 +31,15 @@ def no_bare_constant(name):
 
 @pytest.fixture(scope="module")
 def text_of(tmp_path_factory):
-    if not PROGRAM.is_file():
-        pytest.skip(f"{PROGRAM} is not built: there is no report to check")
     folder = tmp_path_factory.mktemp("reports")
 
     def text_of(name):
+        program = BIN / ("write_sample_fleet" if name in FLEETS else "write_sample_report")
+        if not program.is_file():
+            pytest.skip(f"{program} is not built: there is nothing of it to check")
         path = folder / f"{name}.json"
         if not path.exists():
-            subprocess.run([PROGRAM, name, path], check=True)
+            subprocess.run([program, name, path], check=True)
         return path.read_text()
 
     return text_of
@@ -65,6 +67,11 @@ def validator_of_precision():
     return validator_of("precision")
 
 
+@pytest.fixture(scope="module")
+def validator_of_fleet():
+    return validator_of("fleet")
+
+
 def errors_in(validator, document):
     return [f"{list(e.absolute_path)}: {e.message}" for e in validator.iter_errors(document)]
 
@@ -79,6 +86,11 @@ def test_a_comparison_of_precision_follows_its_schema(validator_of_precision, lo
     assert errors_in(validator_of_precision, load(name)) == []
 
 
+@pytest.mark.parametrize("name", FLEETS)
+def test_a_fleets_verdict_follows_its_schema(validator_of_fleet, load, name):
+    assert errors_in(validator_of_fleet, load(name)) == []
+
+
 def objects_of(schema):
     if isinstance(schema, dict):
         if schema.get("type") == "object":
@@ -90,7 +102,7 @@ def objects_of(schema):
             yield from objects_of(value)
 
 
-@pytest.mark.parametrize("schema, least", [("report", 15), ("precision", 10)])
+@pytest.mark.parametrize("schema, least", [("report", 15), ("precision", 10), ("fleet", 8)])
 def test_every_object_is_closed_and_requires_all_of_its_fields(schema, least):
     found = list(objects_of(SCHEMAS[schema]))
     assert len(found) > least
@@ -148,6 +160,30 @@ def test_a_spoilt_comparison_is_refused(validator_of_precision, load, spoil):
     assert not validator_of_precision.is_valid(comparison)
 
 
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda f: f.update(extra=1),
+        lambda f: f.pop("notes"),
+        lambda f: f.update(schema_version=2),
+        lambda f: f.update(status="good"),
+        lambda f: f.update(clean_through="none"),
+        lambda f: f["first"].update(rank=-1),
+        lambda f: f["first"].pop("micro_batch"),
+        lambda f: f["shape"].update(kind="ring"),
+        lambda f: f["shape"]["places"][0].update(value=2),
+        lambda f: f["ranks"].update(ranks=[0] * 1025),
+        lambda f: f["came_by"].update(call=2**53),
+        lambda f: f.update(to_open=[1, 2, 3, 4, 5, 6]),
+        lambda f: f["unread"].update(digests=[{"rank": 1}]),
+    ],
+)
+def test_a_spoilt_verdict_of_a_fleet_is_refused(validator_of_fleet, load, spoil):
+    fleet = load("fleet")
+    spoil(fleet)
+    assert not validator_of_fleet.is_valid(fleet)
+
+
 @pytest.mark.parametrize("name", COMPARISONS)
 def test_memory_at_the_peak_adds_up_to_it(load, name):
     comparison = load(name)
@@ -157,7 +193,7 @@ def test_memory_at_the_peak_adds_up_to_it(load, name):
         assert sum(memory["at_peak"].values()) == memory["peak"]
 
 
-@pytest.mark.parametrize("name", REPORTS + COMPARISONS)
+@pytest.mark.parametrize("name", REPORTS + COMPARISONS + FLEETS)
 def test_keys_are_sorted(text_of, name):
     def check(pairs):
         keys = [key for key, _ in pairs]

@@ -76,6 +76,7 @@ export function read_page_data(): PageData | null {
   if (!holder) return null;
   const raw: any = JSON.parse(holder.textContent ?? "");
   const t = raw.timeline;
+  if (!t) return null; // the page of many ranks: fleet_data.ts reads it
   return {
     chain: raw.chain,
     timeline: {

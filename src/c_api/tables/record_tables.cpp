@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "src/c_api/tables/bad_ops.h"
+#include "src/trace/bad_ops.h"
 #include "src/trace/cells.h"
 
 namespace nanhunt::c_api {
@@ -60,7 +60,7 @@ std::span<const TableKind> table_kinds() {
     for (const trace::RecordKind* kind : trace::shown_kinds()) {
       kinds.push_back({kind->shown_name(), kind, kind->first_cells, kind->show});
     }
-    kinds.push_back(bad_ops_kind());
+    kinds.push_back({"bad_ops", trace::find_shown_kind("ops"), "", trace::show_bad_op, trace::is_bad_op});
     return kinds;
   }();
   return kKinds;

@@ -207,6 +207,59 @@ const cases = {
     };
   },
 
+  async rank_map(visit) {
+    const { page, seen } = await open(visit, { reducedMotion: "reduce" }); // nothing scrolls between two moves
+    const frame = page.locator(".rank-frame");
+    const readout = () => page.locator("#map .readout").textContent();
+    const pixel = (x, y) => page.$eval(".rank-frame canvas", (c, [px, py]) =>
+      Array.from(c.getContext("2d").getImageData(Math.round(c.width * px), Math.round(c.height * py), 1, 1).data), [x, y]);
+    const initially = await page.$eval("#rank-map-by", (by) => by.selectedOptions[0].textContent);
+    await page.selectOption("#rank-map-by", { label: "rank" });
+    const out = { initially, start: await pixel(0.3, 0.5), end: await pixel(0.99, 0.6), legend: await page.locator("#map .key").innerText() };
+    await frame.focus();
+    await pressed(page, "End");
+    out.first = await readout();
+    await pressed(page, "PageDown", "PageDown", "End");
+    out.walked = await readout();
+    await pressed(page, "Enter");
+    out.panel = await page.locator(".rank-panel").innerText();
+    out.focused = await page.evaluate(() => document.activeElement.tagName);
+    await pressed(page, "Escape");
+    out.closed = await page.locator(".rank-panel").isHidden();
+    out.back = await page.evaluate(() => document.activeElement.className);
+    const box = await page.locator(".rank-frame canvas").boundingBox();
+    await page.mouse.move(box.x + box.width * 0.5, box.y + box.height * 0.56);
+    out.tip = await page.locator(".tip").textContent();
+    await page.mouse.click(box.x + box.width * 0.5, box.y + box.height * 0.56);
+    out.clicked = await page.locator(".rank-panel h3").textContent();
+    out.link = await page.locator(".rank-panel a").count() ? await page.locator(".rank-panel a").getAttribute("href") : "";
+    out.groupings = await page.$$eval("#rank-map-by option", (all) => all.map((one) => one.textContent));
+    await page.selectOption("#rank-map-by", { label: "pipeline" });
+    await frame.focus();
+    await pressed(page, "Home");
+    out.grouped = await readout();
+    await page.fill("#rank-map-rank", "5");
+    await pressed(page, "Enter");
+    out.asked = await page.locator(".rank-panel").innerText();
+    await page.fill("#rank-map-rank", "123456");
+    await pressed(page, "Enter");
+    out.unknown = await page.locator("#map .count").textContent();
+    return { ...seen, ...out };
+  },
+
+  async fleet_without_scripts(visit) {
+    const { page, seen } = await open(visit, { javaScriptEnabled: false });
+    return {
+      ...seen,
+      headline: await page.locator("h1").textContent(),
+      facts: await page.locator(".verdict .facts").innerText(),
+      groups: await page.$$eval("#groups .scroll:first-of-type tbody tr", (rows) => rows.map((row) => row.innerText.split("\t"))),
+      found: await page.locator("#found tbody tr").count(),
+      next: await page.locator("#next").innerText(),
+      states: await page.locator("#map dt").count(),
+    };
+  },
+
   async look(visit) {
     const paper = (page) => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
     const { page: light } = await open(visit, { colorScheme: "light" });

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from rank_runs import train_ranks
+from s3_server import bucket, no_bucket, server, settings  # noqa: F401
 from stores import nanhunt
 
 ATTEMPT = "rank-00000/attempt-0"

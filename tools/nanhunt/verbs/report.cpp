@@ -8,7 +8,7 @@
 #include "nanhunt/reporter.h"
 #include "src/core/text.h"
 #include "tools/nanhunt/analysis.h"
-#include "tools/nanhunt/child.h"
+#include "tools/nanhunt/output/report_output.h"
 #include "tools/nanhunt/terminal.h"
 #include "tools/nanhunt/verb.h"
 
@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-enum class Format { kAll, kText, kJson, kHtml, kMarkdown, kGithub };
+using Format = ReportFormat;
 
 class ReportVerb final : public Verb {
  public:
@@ -70,15 +70,6 @@ class ReportVerb final : public Verb {
   }
 
  private:
-  static Format format_of_name(const std::string& name) {
-    const std::string ending = fs::path(name).extension().string();
-    if (ending == ".json") return Format::kJson;
-    if (ending == ".html" || ending == ".htm") return Format::kHtml;
-    if (ending == ".txt") return Format::kText;
-    if (ending == ".md") return Format::kMarkdown;
-    return Format::kAll;
-  }
-
   // Where GitHub checked the program out; else where the command runs.
   static std::string checkout() {
     const char* given = std::getenv("GITHUB_WORKSPACE");
@@ -87,26 +78,8 @@ class ReportVerb final : public Verb {
     return fs::current_path(ignored).string();
   }
 
-  static TextOptions options_of_stdout() {
-    TextOptions options;
-    options.colour = stdout_has_colour();
-    options.width = stdout_width();
-    return options;
-  }
-
   std::string text_of(const Analysis& analysis, const TextOptions& options) const {
     return full_ ? render_text(analysis, options) : render_answer(analysis, options);
-  }
-
-  // The page is written already: where nothing opens it, its path is enough.
-  static void open_page(const std::string& page) {
-    std::error_code ignored;
-    const std::string path = fs::absolute(page, ignored).string();
-    const char* named = std::getenv("BROWSER");
-    const std::string program = named != nullptr && *named != '\0' ? named : "xdg-open";
-    const ChildEnd end = run_child({program, path}, {});
-    if (end.start_error != 0 || end.status != 0)
-      say("'" + program + "' could not open the page. Open it in a browser: file://" + path);
   }
 
   int write_one(const Analysis& analysis, Format format) const {
@@ -117,10 +90,7 @@ class ReportVerb final : public Verb {
     if (format == Format::kMarkdown) content = render_markdown(analysis);
     if (format == Format::kGithub) content = render_annotations(analysis, checkout());
     if (format == Format::kText) content = text_of(analysis, to_stdout ? options_of_stdout() : TextOptions{});
-    if (to_stdout) return print_and_return(content);
-    if (Status written = write_output(output_, content); !written) return fail(written);
-    say("wrote " + output_);
-    return kDone;
+    return write_report(output_, content, kDone);
   }
 
   // A folder that cannot be written keeps nobody from reading the verdict.

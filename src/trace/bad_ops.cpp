@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/c_api/tables/bad_ops.h"
+#include "src/trace/bad_ops.h"
 
 #include <algorithm>
 #include <optional>
@@ -7,22 +7,21 @@
 
 #include "nanhunt/dtype.h"
 #include "nanhunt/event.h"
-#include "src/trace/cells.h"
 
-namespace nanhunt::c_api {
+namespace nanhunt::trace {
 namespace {
 
-struct Counts {
+struct BadCounts {
   bool any = false;
   std::int64_t nan = 0, pos_inf = 0, neg_inf = 0;
 };
 
-Counts counts_of(const std::vector<OpArg>& args, std::size_t first, std::size_t count, const trace::TraceNames& names,
-                 bool is_read) {
-  Counts counts;
+BadCounts bad_counts_of(const std::vector<OpArg>& args, std::size_t first, std::size_t count, const TraceNames& names,
+                        bool is_read) {
+  BadCounts counts;
   for (std::size_t i = first; i < first + count; ++i) {
     if (is_read && args[i].role != ArgRole::kRead) continue;
-    const trace::ValueBrief* value = names.value(args[i].value);
+    const ValueBrief* value = names.value(args[i].value);
     if (value == nullptr || !value->is_bad) continue;
     counts.any = true;
     counts.nan += value->nan;
@@ -32,12 +31,8 @@ Counts counts_of(const std::vector<OpArg>& args, std::size_t first, std::size_t 
   return counts;
 }
 
-Counts given(const RecordBatch& batch, std::size_t row, const trace::TraceNames& names) {
-  return counts_of(batch.outputs, batch.ops[row].first_output, batch.ops[row].output_count, names, false);
-}
-
-bool is_bad(const RecordBatch& batch, std::size_t row, const trace::TraceNames& names) {
-  return given(batch, row, names).any;
+BadCounts bad_outputs_of(const RecordBatch& batch, std::size_t row, const TraceNames& names) {
+  return bad_counts_of(batch.outputs, batch.ops[row].first_output, batch.ops[row].output_count, names, false);
 }
 
 // Between ranks: what it gives bad may have come from another one.
@@ -45,9 +40,15 @@ bool is_collective(const RecordBatch& batch, std::uint64_t seq) {
   return std::ranges::any_of(batch.collectives, [&](const CollectiveRecord& row) { return row.seq == seq; });
 }
 
-void show(const RecordBatch& batch, std::size_t row, const trace::TraceNames& names, trace::Cells& cells) {
+}  // namespace
+
+bool is_bad_op(const RecordBatch& batch, std::size_t row, const TraceNames& names) {
+  return bad_outputs_of(batch, row, names).any;
+}
+
+void show_bad_op(const RecordBatch& batch, std::size_t row, const TraceNames& names, Cells& cells) {
   const OpRecord& op = batch.ops[row];
-  const Counts out = given(batch, row, names);
+  const BadCounts out = bad_outputs_of(batch, row, names);
   const bool counted = out.nan + out.pos_inf + out.neg_inf > 0;  // else it is only known that there are some
   cells.u32("step", op.step);
   cells.u32("micro_batch", op.micro_batch);
@@ -60,12 +61,8 @@ void show(const RecordBatch& batch, std::size_t row, const trace::TraceNames& na
   cells.integer("nan", counted ? std::optional(out.nan) : std::nullopt);
   cells.integer("pos_inf", counted ? std::optional(out.pos_inf) : std::nullopt);
   cells.integer("neg_inf", counted ? std::optional(out.neg_inf) : std::nullopt);
-  cells.flag("read_bad", counts_of(batch.inputs, op.first_input, op.input_count, names, true).any);
+  cells.flag("read_bad", bad_counts_of(batch.inputs, op.first_input, op.input_count, names, true).any);
   cells.flag("is_collective", is_collective(batch, op.seq));
 }
 
-}  // namespace
-
-TableKind bad_ops_kind() { return {"bad_ops", trace::find_shown_kind("ops"), "", show, is_bad}; }
-
-}  // namespace nanhunt::c_api
+}  // namespace nanhunt::trace

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`nanhunt fleet` over a folder and a URL, with tables."""
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from stores import nanhunt
+
+pytestmark = [pytest.mark.usefixtures("library"), pytest.mark.usefixtures("needs_packages")]
+
+
+@pytest.fixture(autouse=True)
+def this_python(monkeypatch) -> None:
+    monkeypatch.setenv("NANHUNT_PYTHON", sys.executable)
+
+
+def without_run(text: str) -> dict:
+    return {key: value for key, value in json.loads(text).items() if key != "run"}
+
+
+def test_the_verdict_is_said_and_the_tables_are_written(four_processes, tmp_path):
+    done = nanhunt("fleet", str(four_processes), "--text", "--tables", str(tmp_path / "tables"))
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith("FAULT  Rank 2 alone")
+    assert "of 4 ranks in" in done.stderr
+    assert (tmp_path / "tables" / "ranks.parquet").exists()
+
+
+def test_a_rank_that_cannot_be_read_is_named_and_the_rest_is_there(ten_ranks, tmp_path):
+    (ten_ranks / "rank-00002" / "attempt-0" / "000000.nht").write_bytes(b"no trace" * 1000)
+    done = nanhunt("fleet", str(ten_ranks), "--text", "--tables", str(tmp_path / "tables"))
+    assert done.returncode == 1
+    assert "1 rank could not be read" in done.stderr and "rank 2:" in done.stderr
+
+
+def test_tables_that_cannot_be_written_are_said_and_are_the_status(ten_ranks, tmp_path):
+    (tmp_path / "file").write_text("")
+    done = nanhunt("fleet", str(ten_ranks), "--text", "--tables", str(tmp_path / "file"))
+    assert done.returncode == 6
+    assert done.stdout.startswith("FAULT")
+
+
+def test_of_a_url_the_digests_are_copied_and_then_only_the_traces_that_are_opened(four_processes, bucket, tmp_path):
+    from nanhunt.store.remote import Remote
+    from nanhunt.store.upload import Uploader
+
+    assert Uploader(four_processes, Remote(f"{bucket.url}/run")).finish(30).left == []
+    digests = nanhunt("fleet", f"{bucket.url}/run", "--json")
+    assert digests.returncode == 1, digests.stderr
+    assert without_run(digests.stdout) == without_run(nanhunt("fleet", str(four_processes), "--json").stdout)
+    assert not list((tmp_path / "cache").rglob("*.nht"))
+    text = nanhunt("fleet", f"{bucket.url}/run", "--text")
+    opened = {path.parts[-3] for path in (tmp_path / "cache").rglob("*.nht")}
+    assert "rank-00002" in opened
+    assert opened == {f"rank-{rank:05}" for rank in json.loads(digests.stdout)["to_open"]}
+    assert text.stdout.splitlines()[0] == nanhunt("fleet", str(four_processes), "--text").stdout.splitlines()[0]
+
+
+def test_tables_are_made_of_a_run_behind_a_url(ten_ranks, bucket, tmp_path):
+    from nanhunt.store.remote import Remote
+    from nanhunt.store.upload import Uploader
+
+    assert Uploader(ten_ranks, Remote(f"{bucket.url}/ten")).finish(30).left == []
+    done = nanhunt("fleet", f"{bucket.url}/ten", "--text", "--tables", str(tmp_path / "there"))
+    assert "of 10 ranks in" in done.stderr, done.stderr
+    nanhunt("fleet", str(ten_ranks), "--text", "--tables", str(tmp_path / "here"))
+    for file in Path(tmp_path / "here").rglob("data.parquet"):
+        assert file.read_bytes() == (tmp_path / "there" / file.relative_to(tmp_path / "here")).read_bytes()
