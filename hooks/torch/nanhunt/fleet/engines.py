@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import socket
-from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
@@ -77,7 +76,6 @@ class RayEngine:
                          include_dashboard=False, configure_logging=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise _no_cluster(address or "this machine", error) from error
-        self._waiting: deque[tuple[Any, tuple[Any, ...], int | None]] = deque()
         self._running: list[Any] = []
         self._nodes_of: dict[int, list[str]] = {}
 
@@ -99,8 +97,8 @@ class RayEngine:
         return [newest[number] for number in sorted(newest)]
 
     def submit(self, work: Callable[..., Any], *given: Any, rank: int | None = None) -> None:
-        nodes = self._nodes_of.get(-1 if rank is None else rank)
-        node = nodes[rank % len(nodes)] if nodes and rank is not None else None
+        nodes = [] if rank is None else self._nodes_of.get(rank, [])
+        node = nodes[(rank or 0) % len(nodes)] if nodes else None
         self._running.append(self._remote(work, node).remote(*given))
 
     def results(self) -> Iterator[Any]:

@@ -2,6 +2,7 @@
 """All tables of a run: the parts of its ranks, and each group merged once those are there. Interrupted, it goes on."""
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -15,7 +16,6 @@ from nanhunt.fleet.tables import (
     is_merged,
     merge_group,
     packages,
-    part_folder,
     parts_of,
     rank_part,
     write_ranks,
@@ -91,14 +91,9 @@ def _part_of_group(run: str, rank: Rank, out: str, group: str) -> tuple[str, Any
 
 def _forget_other_groups(out: str, groups: set[str]) -> None:
     """Of another size, or of ranks that are not there any more."""
-    import shutil
-
     for table in Path(out).glob("*/ranks=*"):
         if table.name[len("ranks="):] not in groups:
             shutil.rmtree(table, ignore_errors=True)
     for mark in (Path(out) / ".groups").glob("*.json"):
         if mark.stem not in groups:
             mark.unlink()
-
-
-__all__ = ["GROUP", "groups_of", "make_parts", "make_tables", "part_folder"]
