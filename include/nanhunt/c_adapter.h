@@ -372,6 +372,12 @@ NANHUNT_API int32_t nanhunt_step_record(nanhunt_step_judge* judge, nanhunt_recor
  * is closed. None is made of more than 64 MiB of trace: `nanhunt fleet` makes it later. */
 NANHUNT_API nanhunt_status nanhunt_recorder_write_digest(nanhunt_recorder* recorder);
 
+/* Starts a program and leaves it to itself: it is no child of this process, which gets no SIGCHLD and whose wait() never
+ * sees it. `command` and `environment` ("NAME=value") end with NULL; `input` is what it reads from stdin; what it prints
+ * goes nowhere. Returns when it runs. */
+NANHUNT_API nanhunt_status nanhunt_start_detached(const char* const* command, const char* const* environment,
+                                                  const char* input, size_t input_bytes);
+
 /* The records of one kind of a saved run, of the newest attempt of each rank, as an Arrow stream: names resolved, read
  * as the caller asks for more. `stream` is a struct ArrowArrayStream of the Arrow C stream interface, which is filled
  * here and released by the caller. A damaged trace gives what can be read of it. */

@@ -24,11 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Folder {
-  std::string path;
-  std::uint32_t rank = 0, attempt = 0;
-};
-
 // The folders right in `folder` whose names `parse` knows, by number.
 template <typename F>
 std::map<std::uint32_t, std::string> numbered(const std::string& folder, F&& parse) {
@@ -40,15 +35,17 @@ std::map<std::uint32_t, std::string> numbered(const std::string& folder, F&& par
   return found;
 }
 
-std::vector<Folder> folders_of(const std::string& run) {
-  std::vector<Folder> all;
+}  // namespace
+
+std::vector<RankFolder> rank_folders(const std::string& run) {
+  std::vector<RankFolder> all;
   for (const auto& [rank, path] : numbered(run, trace::parse_rank_folder_name)) {
     for (const auto& [attempt, inner] : numbered(path, trace::parse_attempt_folder_name)) all.push_back({inner, rank, attempt});
   }
   return all;
 }
 
-Result<Digest> read_digest(const Folder& folder) {
+Result<Digest> read_digest(const RankFolder& folder) {
   const std::string path = folder.path + "/" + kDigestName;
   auto file = trace::InputFile::open(path, /*follow_links=*/false);
   if (!file) return file.status();
@@ -63,6 +60,8 @@ Result<Digest> read_digest(const Folder& folder) {
   return digest;
 }
 
+namespace {
+
 // What became of one folder.
 struct Outcome {
   std::optional<Digest> digest;
@@ -70,7 +69,7 @@ struct Outcome {
   bool made = false, kept = true, stale = false;
 };
 
-Outcome look_at(const Folder& folder, const ReadOptions& options) {
+Outcome look_at(const RankFolder& folder, const ReadOptions& options) {
   Outcome outcome;
   Result<Digest> digest = read_digest(folder);
   const std::uint64_t bytes = segment_bytes(folder.path);
@@ -245,7 +244,7 @@ void choose_attempts(std::vector<Digest> all, Digests& into) {
 }
 
 Result<Digests> read_digests(const std::string& run, const ReadOptions& options) {
-  const std::vector<Folder> folders = folders_of(run);
+  const std::vector<RankFolder> folders = rank_folders(run);
   if (folders.empty()) {
     return Status(StatusCode::kNotFound, run + ": no rank of a run is there. Give a run folder made by nanhunt.");
   }

@@ -13,6 +13,14 @@
 
 namespace nanhunt::fleet {
 
+// Where an attempt of a rank is.
+struct RankFolder {
+  std::string path;
+  std::uint32_t rank = 0, attempt = 0;
+};
+std::vector<RankFolder> rank_folders(const std::string& run);  // by rank, then attempt; empty: none
+Result<Digest> read_digest(const RankFolder& folder);          // refused where it is another's
+
 struct UnreadDigest {
   std::optional<std::uint32_t> rank;  // by the name of its folder
   std::string path, why;

@@ -32,11 +32,11 @@ class DataOut {
   ~DataOut();
   void write(std::string_view text);
   bool closed() const { return closed_; }
+  void flush();
   // Writes what is left. kDone, or kNotWritten after saying why (disk full).
   ExitStatus finish();
 
  private:
-  void flush();
   std::string buffer_;
   bool closed_ = false;
   int error_ = 0;

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults, told while the run goes on: a line on stderr, the user's callbacks, and the end of the process where that was
-asked for.
+"""Faults, told while the run goes on: a line on stderr, the user's callbacks, a webhook or a command (`on_fault`), and
+the end of the process where that was asked for.
 
 The analyzer judges here as well: after a step in which something is not finite the report of what is recorded so far is
 read. How often is bounded, for most such steps come from one cause, or are the loss scaler's.
@@ -67,6 +67,8 @@ class Faults:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.callbacks: list[Callable[[Finding], Any]] = []
+        given = session.options.on_fault
+        self.targets: list[str] = [given] if given else []  # webhooks and commands: on_fault.start
         self.say: Callable[[str], object] = self._print  # integrations say it in their own logs
         self._known: set[tuple[Any, ...]] = set()  # origins that were told
         self.suspected = False  # something was not finite in a step that was judged since the last one ended
@@ -83,7 +85,8 @@ class Faults:
     def after_step(self, loss: float | None, ending: int) -> None:
         """A step is recorded. Raises SystemExit where the run shall end, and nothing else."""
         session, recorder, options = self.session, self.session.recorder, self.session.options
-        if recorder is None or options.quiet and not self.callbacks and not options.stop_on_fault:
+        silent = options.quiet and not self.callbacks and not self.targets
+        if recorder is None or silent and not options.stop_on_fault:
             return
         try:
             bad = self.suspected or loss is not None and not math.isfinite(loss)
@@ -147,11 +150,22 @@ class Faults:
         rank, world = rank_and_world()
         if world == 1 or self.session.recorder is not None and _claims(finding, self.session.recorder.folder()):
             self.say(_line(finding, step, self.session.options.url or self.session.options.out, rank, world))
+            self._hand_over(finding, rank)
         for callback in list(self.callbacks):
             try:
                 callback(finding)
             except Exception as error:  # the run is not ended by it: stop_on_fault does that
                 self.session.note(f"on_fault: the callback raised {type(error).__name__}: {error}"[:_CLIP])
+
+    def _hand_over(self, finding: Finding, rank: int) -> None:
+        """To webhooks and commands: each fault once, of several ranks by the first that has it."""
+        for target in dict.fromkeys(self.targets):
+            try:
+                from nanhunt import on_fault
+
+                on_fault.start(target, on_fault.describe(finding, self.session.options.url or self.session.options.out, rank))
+            except Exception as error:
+                self.session.note(f"on_fault: it was not started: {type(error).__name__}: {error}"[:_CLIP])
 
     def _stop(self, step: int) -> None:
         session = self.session

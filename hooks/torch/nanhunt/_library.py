@@ -210,6 +210,7 @@ _PROTOTYPES = {
     "nanhunt_record_frame": (_i32, [_ptr, _ptr]),
     "nanhunt_record_setup": (_i32, [_ptr, _ptr]),
     "nanhunt_recorder_write_digest": (_i32, [_ptr]),
+    "nanhunt_start_detached": (_i32, [_ptr, _ptr, _text, _size]),
     "nanhunt_kernels_attach": (_i32, [_ptr, _ptr]),
     "nanhunt_kernels_push": (_u64, [_ptr]),
     "nanhunt_kernels_pop": (None, [_ptr, _u64, _u64, _u32]),

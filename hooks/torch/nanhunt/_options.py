@@ -24,6 +24,7 @@ class Options:
     config: str | None = None   # configuration file; None: nanhunt.toml beside the program, if it is there
     quiet: bool = False         # no line while the run goes on
     stop_on_fault: bool = False  # the process ends after the first step with a fault
+    on_fault: str | None = None  # a webhook or a command that is handed each fault
     command: list[str] = field(default_factory=list)
     run: str = ""               # the same for all processes of one run
 
@@ -36,7 +37,8 @@ class Options:
                           kernels=get("NANHUNT_KERNELS", "0") == "1", quiet=get("NANHUNT_QUIET", "0") == "1",
                           config=get("NANHUNT_CONFIG") or None,
                           url=get("NANHUNT_RUN_URL", ""),
-                          stop_on_fault=get("NANHUNT_STOP_ON_FAULT", "0") == "1")
+                          stop_on_fault=get("NANHUNT_STOP_ON_FAULT", "0") == "1",
+                          on_fault=get("NANHUNT_ON_FAULT") or None)
         budget = get("NANHUNT_BUDGET", "").removesuffix("%")
         if budget.replace(".", "", 1).isdigit():
             options.budget = min(float(budget), 100.0)

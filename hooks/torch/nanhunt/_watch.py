@@ -32,7 +32,7 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
           optimizer: Any = None, scaler: Any = None, *, out: str | os.PathLike[str] | None = None,
           level: str | None = None, budget: float | None = None, keep: int | None = None,
           captures: bool | None = None, max_trace_mb: int | None = None, kernels: bool | None = None,
-          on_fault: Callable[[Finding], Any] | None = None, stop_on_fault: bool | None = None,
+          on_fault: Callable[[Finding], Any] | str | None = None, stop_on_fault: bool | None = None,
           quiet: bool | None = None,
           config: str | os.PathLike[str] | None = None) -> Watch:
     """Watches the training in this process until it is closed, or the process ends.
@@ -54,7 +54,8 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
                 level "ops" (False).
     max_trace_mb  bounds the trace, in megabytes (10^6 bytes; 1024).
     on_fault    called with the Finding while the run goes on, once for each origin (three at most). What it raises is
-                swallowed, and stands in the report.
+                swallowed, and stands in the report. Or a URL, to which the fault is posted as JSON, or a command for
+                the shell that is given it on stdin: a program of its own does that, and nothing waits for it.
     stop_on_fault  end the process after the first step with a fault, by SystemExit with status 10 (False).
     config      a TOML file that names what is harmless (nanhunt.toml beside the program; see nanhunt.ignore).
     quiet       say nothing on stderr when a fault is found (False: a line for each origin, three at most).
@@ -73,8 +74,10 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
         "config": None if config is None else str(Path(_path("config", config)).absolute())}
     given = {name: value for name, value in given.items() if value is not None}
     _check_options(given)
-    if on_fault is not None and not callable(on_fault):
-        raise TypeError(f"on_fault: expected a function of a Finding, got {_kind(on_fault)}")
+    if on_fault is not None and not callable(on_fault) and not isinstance(on_fault, str):
+        raise TypeError(f"on_fault: expected a function of a Finding, a URL or a command, got {_kind(on_fault)}")
+    if on_fault == "":
+        raise ValueError("on_fault: expected a URL or a command, got ''")
     session = _attach.current
     if session is not None and not session.dead and _is_another_training(session, models):
         kept = {name: getattr(session.options, name) for name in _KEPT}
@@ -101,7 +104,9 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
         session.tracker.meet(made)  # it trains: its first two forwards are no inference
     if optimizers:
         session.open()  # what comes before the first forward is heard as well
-    if on_fault is not None:
+    if isinstance(on_fault, str):
+        session.faults.targets.append(on_fault)
+    elif on_fault is not None:
         session.faults.callbacks.append(on_fault)
     return Watch(session)
 

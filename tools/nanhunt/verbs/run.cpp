@@ -110,6 +110,9 @@ class RunVerb final : public Verb {
         .value_name("FILE");
     options.add_flag("--stop-on-fault", stop_on_fault_,
                      "End the process after the first step with a fault, once it is recorded, with status 10");
+    options.add("--on-fault", on_fault_, "Hand each fault, while the run goes on, to a URL (JSON is posted) or a command of "
+                                         "the shell (JSON on stdin); nothing waits for it")
+        .value_name("URL|COMMAND");
     options.add_flag("--quiet", quiet_, "Say nothing while the run goes on: what was found is said at its end");
     options.add_flag("--no-captures", no_captures_,
                  "Do not keep the numbers that a failing op read (they may be training data) in the run folder");
@@ -254,6 +257,7 @@ class RunVerb final : public Verb {
     if (kernels_) settings.emplace_back("NANHUNT_KERNELS", "1");
     if (eager_) settings.emplace_back("TORCH_COMPILE_DISABLE", "1");
     if (quiet_) settings.emplace_back("NANHUNT_QUIET", "1");
+    if (!on_fault_.empty()) settings.emplace_back("NANHUNT_ON_FAULT", on_fault_);
     return settings;
   }
 
@@ -357,7 +361,7 @@ class RunVerb final : public Verb {
     return error == std::errc() && end == text.data() + text.size() && value >= 0 && value <= 100;
   }
 
-  std::string level_ = "live", out_, url_, budget_, config_;  // `url_`: of what is recorded in `out_`
+  std::string level_ = "live", out_, url_, budget_, config_, on_fault_;  // `url_`: of what is recorded in `out_`
   std::optional<Upload> upload_;
   std::uint32_t keep_ = 0, max_trace_mb_ = 0;  // 0: not given
   int error_exitcode_ = 0;
