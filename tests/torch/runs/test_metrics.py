@@ -43,7 +43,8 @@ def group(name: str) -> dict:
 def environment() -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if "proxy" not in k.lower() and not k.startswith(("OTEL", "NANHUNT"))}
     boot = PACKAGE / "nanhunt" / "boot"
-    return kept | {"PYTHONPATH": str(PACKAGE), "NANHUNT_PYTHON": sys.executable, "NANHUNT_BOOT_DIR": str(boot)}
+    folders = os.pathsep.join(filter(None, [str(PACKAGE), os.environ.get("PYTHONPATH")]))
+    return kept | {"PYTHONPATH": folders, "NANHUNT_PYTHON": sys.executable, "NANHUNT_BOOT_DIR": str(boot)}
 
 
 class Collector:
