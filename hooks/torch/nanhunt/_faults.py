@@ -149,7 +149,7 @@ class Faults:
         step = "forward" if self.session.state.course in lib.INFERS else "step"
         rank, world = rank_and_world()
         if world == 1 or self.session.recorder is not None and _claims(finding, self.session.recorder.folder()):
-            self.say(_line(finding, step, self.session.options.url or self.session.options.out, rank, world))
+            self.say(_line(finding, step, self.session.options.place, rank, world))
             self._hand_over(finding, rank)
         for callback in list(self.callbacks):
             try:
@@ -163,7 +163,7 @@ class Faults:
             try:
                 from nanhunt import on_fault
 
-                on_fault.start(target, on_fault.describe(finding, self.session.options.url or self.session.options.out, rank))
+                on_fault.start(target, on_fault.describe(finding, self.session.options.place, rank))
             except Exception as error:
                 self.session.note(f"on_fault: it was not started: {type(error).__name__}: {error}"[:_CLIP])
 

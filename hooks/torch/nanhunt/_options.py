@@ -28,6 +28,11 @@ class Options:
     command: list[str] = field(default_factory=list)
     run: str = ""               # the same for all processes of one run
 
+    @property
+    def place(self) -> str:
+        """Where the run is read once it is there: what people are told."""
+        return self.url or self.out
+
     @staticmethod
     def from_environment() -> Options:
         get = os.environ.get

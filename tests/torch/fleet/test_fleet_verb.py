@@ -69,3 +69,13 @@ def test_tables_are_made_of_a_run_behind_a_url(ten_ranks, bucket, tmp_path):
     nanhunt("fleet", str(ten_ranks), "--text", "--tables", str(tmp_path / "here"))
     for file in Path(tmp_path / "here").rglob("data.parquet"):
         assert file.read_bytes() == (tmp_path / "there" / file.relative_to(tmp_path / "here")).read_bytes()
+
+
+def test_a_run_behind_a_url_is_watched(four_processes, bucket):
+    from nanhunt.store.remote import Remote
+    from nanhunt.store.upload import Uploader
+
+    assert Uploader(four_processes, Remote(f"{bucket.url}/run")).finish(30).left == []
+    done = nanhunt("watch", f"{bucket.url}/run", "--json")
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert (done.returncode, last["state"], last["faults"][0]["rank"]) == (1, "ended", 2), done.stderr

@@ -29,6 +29,7 @@
 #include "src/fleet/live_run.h"
 #include "tools/nanhunt/child.h"
 #include "tools/nanhunt/environment/python_package.h"
+#include "tools/nanhunt/places/run_place.h"
 #include "tools/nanhunt/python_program.h"
 #include "tools/nanhunt/terminal.h"
 #include "tools/nanhunt/verb.h"
@@ -99,7 +100,7 @@ bool stdout_is_terminal() {
 class WatchVerb final : public Verb {
  public:
   void declare(Options options) override {
-    options.add("RUN", run_, "Run folder, also one that is not there yet").required();
+    options.add("RUN", run_, "Run folder, also one that is not there yet, or the URL of a run").required();
     options.add("--every", every_, "Seconds between two looks; longer where a look takes more than a tenth of it")
         .value_name("SECONDS")
         .in_range(0.05, 86'400.0)
@@ -121,6 +122,10 @@ class WatchVerb final : public Verb {
     if (std::error_code ignored; std::filesystem::is_regular_file(run_, ignored)) {
       return fail({StatusCode::kUnreadable, "watch: '" + run_ + "' is a file. Name the folder of a run."});
     }
+    if (is_url(run_)) {
+      url_ = run_;
+      if (const Status fetched = fetch(); !fetched) return fail(fetched);
+    }
     if (const Status started = start_metrics(); !started) return fail(started);
     if (!on_fault_.empty() && find_boot_dir().empty()) {
       return fail({StatusCode::kUsage, "watch: --on-fault needs the Python package, which does not stand beside this program. "
@@ -137,6 +142,7 @@ class WatchVerb final : public Verb {
     fleet::LiveRun run(run_, quiet_after_);
     for (;;) {
       const Steady::time_point began = Steady::now();
+      if (!url_.empty()) (void)fetch().is_ok();  // what is here already is shown
       status_ = run.refresh(fleet::LiveRun::Clock::now());
       const double took = Seconds(Steady::now() - began).count();
       const bool ends = once_ ? !run.behind() : status_.state == fleet::LiveState::kEnded && !run.behind();
@@ -154,14 +160,23 @@ class WatchVerb final : public Verb {
     }
   }
 
+  const std::string& place() const { return url_.empty() ? run_ : url_; }
+
+  // Of a run behind a URL: digests, and traces of ranks that have none.
+  Status fetch() {
+    auto folder = fetch_run(url_, {.digests = true});
+    if (folder) run_ = std::move(*folder);
+    return folder.status();
+  }
+
   void show() {
     if (json_) {
       fleet::LiveStatus lasting = status_;
       lasting.quiet_seconds = 0;
-      write_if_new(render_live_json(lasting, run_), render_live_json(status_, run_));
+      write_if_new(render_live_json(lasting, place()), render_live_json(status_, place()));
     } else if (terminal_) {
       PageOptions options;
-      options.run = run_;
+      options.run = place();
       options.width = stdout_width();
       options.height = stdout_height();
       options.colour = stdout_has_colour();
@@ -212,7 +227,7 @@ class WatchVerb final : public Verb {
   }
 
   void feed_metrics() {
-    if (!metrics_ || metrics_->write_line(render_live_json(status_, run_))) return;
+    if (!metrics_ || metrics_->write_line(render_live_json(status_, place()))) return;
     metrics_.reset();
     say("the program that offers metrics has ended; the watch goes on without it");
   }
@@ -220,7 +235,7 @@ class WatchVerb final : public Verb {
   // Each kind of fault once.
   void hand_over_faults() {
     if (on_fault_.empty()) return;
-    const std::string run = std::filesystem::absolute(run_).string();
+    const std::string run = url_.empty() ? std::filesystem::absolute(run_).string() : url_;
     for (const fleet::LiveFault& fault : status_.faults) {
       if (!handed_over_.insert(fault.key()).second) continue;
       const std::string verb = status_.world_size > 1 ? "nanhunt fleet " : "nanhunt report ";
@@ -248,7 +263,7 @@ class WatchVerb final : public Verb {
     }
   }
 
-  std::string run_, otlp_, prometheus_, on_fault_;
+  std::string run_, url_, otlp_, prometheus_, on_fault_;
   double every_ = 2, quiet_after_ = 60;
   bool once_ = false, json_ = false, said_waiting_ = false;
   const bool terminal_ = stdout_is_terminal();
