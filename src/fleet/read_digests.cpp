@@ -73,7 +73,8 @@ Outcome look_at(const RankFolder& folder, const ReadOptions& options) {
   Outcome outcome;
   Result<Digest> digest = read_digest(folder);
   const std::uint64_t bytes = segment_bytes(folder.path);
-  const bool whole = digest && (bytes == 0 || digest->trace_bytes == bytes);
+  // Of more than lies here: a copy of the trace is older, or there is none.
+  const bool whole = digest && digest->trace_bytes >= bytes;
   if (whole || (digest && !options.make)) {
     outcome.stale = !whole;
     outcome.digest = std::move(*digest);

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "nanhunt/dtype.h"
 #include "nanhunt/event.h"
+#include "src/core/ops/op_info.h"
 
 namespace nanhunt::trace {
 namespace {
@@ -16,11 +18,10 @@ struct BadCounts {
   std::int64_t nan = 0, pos_inf = 0, neg_inf = 0;
 };
 
-BadCounts bad_counts_of(const std::vector<OpArg>& args, std::size_t first, std::size_t count, const TraceNames& names,
-                        bool is_read) {
+BadCounts bad_counts_of(const std::vector<OpArg>& args, std::size_t first, std::size_t count, const TraceNames& names) {
   BadCounts counts;
   for (std::size_t i = first; i < first + count; ++i) {
-    if (is_read && args[i].role != ArgRole::kRead) continue;
+    if (args[i].role == ArgRole::kMask || args[i].role == ArgRole::kIndex) continue;  // its numbers are not mixed in
     const ValueBrief* value = names.value(args[i].value);
     if (value == nullptr || !value->is_bad) continue;
     counts.any = true;
@@ -32,12 +33,24 @@ BadCounts bad_counts_of(const std::vector<OpArg>& args, std::size_t first, std::
 }
 
 BadCounts bad_outputs_of(const RecordBatch& batch, std::size_t row, const TraceNames& names) {
-  return bad_counts_of(batch.outputs, batch.ops[row].first_output, batch.ops[row].output_count, names, false);
+  return bad_counts_of(batch.outputs, batch.ops[row].first_output, batch.ops[row].output_count, names);
 }
 
-// Between ranks: what it gives bad may have come from another one.
-bool is_collective(const RecordBatch& batch, std::uint64_t seq) {
-  return std::ranges::any_of(batch.collectives, [&](const CollectiveRecord& row) { return row.seq == seq; });
+bool reads_bad(const RecordBatch& batch, const OpRecord& op, const TraceNames& names) {
+  if (op_info(names.text(op.op)).has(kOverwritesAll)) {
+    const auto first = batch.inputs.begin() + op.first_input;
+    return std::any_of(first, first + op.input_count, [&](const OpArg& arg) {
+      const ValueBrief* value = arg.role == ArgRole::kOverwritten ? nullptr : names.value(arg.value);
+      return value != nullptr && value->is_bad;
+    });
+  }
+  return bad_counts_of(batch.inputs, op.first_input, op.input_count, names).any;
+}
+
+// Between ranks: what it gives bad may have come from another one. By its name where the call's row comes later.
+bool is_collective(const RecordBatch& batch, const OpRecord& op, std::string_view name) {
+  const auto is_of_op = [&](const CollectiveRecord& row) { return row.seq == op.seq; };
+  return name.starts_with("c10d::") || name.starts_with("_c10d_functional::") || std::ranges::any_of(batch.collectives, is_of_op);
 }
 
 }  // namespace
@@ -61,8 +74,8 @@ void show_bad_op(const RecordBatch& batch, std::size_t row, const TraceNames& na
   cells.integer("nan", counted ? std::optional(out.nan) : std::nullopt);
   cells.integer("pos_inf", counted ? std::optional(out.pos_inf) : std::nullopt);
   cells.integer("neg_inf", counted ? std::optional(out.neg_inf) : std::nullopt);
-  cells.flag("read_bad", bad_counts_of(batch.inputs, op.first_input, op.input_count, names, true).any);
-  cells.flag("is_collective", is_collective(batch, op.seq));
+  cells.flag("read_bad", reads_bad(batch, op, names));
+  cells.flag("is_collective", is_collective(batch, op, names.text(op.op)));
 }
 
 }  // namespace nanhunt::trace

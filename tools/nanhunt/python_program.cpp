@@ -115,6 +115,12 @@ std::string PythonProgram::read_line() {
   }
 }
 
+void PythonProgram::leave() {
+  close_input();
+  close_end(output_);
+  child_ = -1;
+}
+
 int PythonProgram::wait() {
   close_input();
   if (child_ > 0) {

@@ -27,6 +27,7 @@ class PythonProgram {
   bool write_line(std::string_view line);  // to its stdin; false: it has ended
   void close_input();
   std::string read_line();  // from its stdout, without the newline; empty: there is none any more
+  void leave();             // closes its stdin, and lets it go on alone
   int wait();               // closes its stdin; its exit status, 128 + N when signal N ended it
 
  private:

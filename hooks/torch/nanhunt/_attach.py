@@ -23,15 +23,10 @@ def attach(options: Options) -> Session:
     global current
     if current is not None and not current.dead:
         return current
-    if not is_url(options.out):
-        return _begin(options)
-    from nanhunt.store.background import BackgroundUpload
-
-    upload = BackgroundUpload(options.out, options.quiet)
-    options.url, options.out = options.out, upload.folder
-    session = _begin(options)
-    session.at_end.append(upload.end)
-    return session
+    if is_url(options.out):
+        options.url = options.out
+        options.begin_upload()
+    return _begin(options)
 
 
 def _begin(options: Options) -> Session:
@@ -39,6 +34,7 @@ def _begin(options: Options) -> Session:
     if not options.run:
         options.run = f"{os.getpid()}-{time.time_ns()}"
     session = Session(options)
+    session.at_end.append(options.end_upload)
     _put_on(session)
     current = session
     atexit.register(session.close)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from nanhunt import _library as lib
 from nanhunt._load import Finding, finding_of, render
+from nanhunt.store.remote import is_url
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -34,7 +35,7 @@ def _line(finding: Finding, step: str, run: str, rank: int, world: int) -> str:
     """One line, with nothing in it that could steer a terminal."""
     where = f" ({finding.call_site})" if finding.call_site else ""
     title = "".join(ch if ch.isprintable() else "?" for ch in finding.title + where)
-    near = os.path.relpath(run)
+    near = run if is_url(run) else os.path.relpath(run)
     run = run if near.startswith("..") else near
     of_rank = f"rank {rank}, " if world > 1 else ""
     whole = "watch.report()" if "ipykernel" in sys.modules else f"nanhunt report {shlex.quote(run)}"

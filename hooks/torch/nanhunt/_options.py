@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nanhunt.store.background import BackgroundUpload
 
 LEVELS = ("live", "ops", "steps")
 
@@ -27,6 +31,24 @@ class Options:
     on_fault: str | None = None  # a webhook or a command that is handed each fault
     command: list[str] = field(default_factory=list)
     run: str = ""               # the same for all processes of one run
+    upload: BackgroundUpload | None = None  # of this process, or of the one that it was forked from
+
+    def begin_upload(self) -> None:
+        """Records into a folder that a process of its own copies to `url`."""
+        from nanhunt.store.background import BackgroundUpload
+
+        self.upload = BackgroundUpload(self.url, self.quiet)
+        self.out = self.upload.folder
+
+    def folder(self) -> str:
+        """Where this process records: a forked child that outlives its parent needs a copying process of its own."""
+        if self.upload is not None and self.upload.pid != os.getpid():
+            self.begin_upload()
+        return self.out
+
+    def end_upload(self) -> None:
+        if self.upload is not None:
+            self.upload.end()
 
     @property
     def place(self) -> str:

@@ -167,7 +167,7 @@ class Session(lib.HasState):
                                    "options": options, "packages": packages(), "commit": commit, "tree": tree}
         try:
             self.recorder = Recorder(
-                run_dir=self.options.out, level=self.options.level, framework=f"torch {torch.__version__}",
+                run_dir=self.options.folder(), level=self.options.level, framework=f"torch {torch.__version__}",
                 device=accelerator() or "cpu", rank=rank, world_size=world,
                 drop=self.options.level != "ops", trust_inputs=self.options.level == "ops",
                 max_trace_bytes=max(self.options.max_trace_mb, 5) * 1_000_000, details=details,

@@ -59,6 +59,19 @@ def test_of_a_url_the_digests_are_copied_and_then_only_the_traces_that_are_opene
     assert text.stdout.splitlines()[0] == nanhunt("fleet", str(four_processes), "--text").stdout.splitlines()[0]
 
 
+def test_a_digest_behind_a_url_is_believed_over_an_older_copy_of_its_trace(four_processes, bucket, tmp_path):
+    """The copy here was made while the run was clean."""
+    from nanhunt.store.remote import Remote
+    from nanhunt.store.upload import Uploader
+
+    assert Uploader(four_processes, Remote(f"{bucket.url}/run")).finish(30).left == []
+    nanhunt("report", f"{bucket.url}/run", "--text")
+    for trace in (tmp_path / "cache").rglob("*.nht"):
+        trace.write_bytes(trace.read_bytes()[:2000])
+    for _ in range(2):
+        assert nanhunt("fleet", f"{bucket.url}/run", "--json").returncode == 1
+
+
 def test_tables_are_made_of_a_run_behind_a_url(ten_ranks, bucket, tmp_path):
     from nanhunt.store.remote import Remote
     from nanhunt.store.upload import Uploader
@@ -67,6 +80,10 @@ def test_tables_are_made_of_a_run_behind_a_url(ten_ranks, bucket, tmp_path):
     done = nanhunt("fleet", f"{bucket.url}/ten", "--text", "--tables", str(tmp_path / "there"))
     assert "of 10 ranks in" in done.stderr, done.stderr
     nanhunt("fleet", str(ten_ranks), "--text", "--tables", str(tmp_path / "here"))
+    import duckdb
+
+    hosts = [duckdb.sql(f"SELECT host FROM '{tmp_path}/{name}/ranks.parquet'").fetchall() for name in ("here", "there")]
+    assert hosts[0] == hosts[1]
     for file in Path(tmp_path / "here").rglob("data.parquet"):
         assert file.read_bytes() == (tmp_path / "there" / file.relative_to(tmp_path / "here")).read_bytes()
 

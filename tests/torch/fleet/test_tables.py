@@ -2,6 +2,7 @@
 """The records of many ranks as Parquet, read by DuckDB as users do."""
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -10,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from nanhunt.fleet import TABLES, LocalEngine, make_tables, rank_part, ranks_of
+from nanhunt.fleet import TABLES, LocalEngine, make_tables, merge_group, rank_part, ranks_of
 from nanhunt.fleet.work import make_parts
 from saved import records_of
 from stores import store_environment
@@ -194,6 +195,71 @@ def test_progress_counts_every_rank(ten_ranks, tmp_path):
     seen: list[tuple[int, int]] = []
     make(ten_ranks, tmp_path / "tables", progress=lambda done, of: seen.append((done, of)))
     assert seen == [(done, 10) for done in range(1, 11)]
+
+
+def test_a_rank_that_could_not_be_read_is_tried_again(ten_ranks, tmp_path):
+    whole = segment(ten_ranks, 2).read_bytes()
+    segment(ten_ranks, 2).write_bytes(bytes(len(whole)))
+    assert [part.rank for part in make(ten_ranks, tmp_path / "tables") if part.unread] == [2]
+    segment(ten_ranks, 2).write_bytes(whole)
+    assert not [part for part in make(ten_ranks, tmp_path / "tables") if part.unread]
+    assert query("SELECT count(DISTINCT rank) FROM {steps}", tmp_path / "tables") == [(10,)]
+
+
+def test_a_group_that_is_merged_twice_is_there(ten_ranks, tmp_path):
+    out = str(tmp_path / "tables")
+    ranks = ranks_of(str(ten_ranks))[:7]
+    for rank in ranks:
+        rank_part(str(ten_ranks), rank, out)
+    assert merge_group(out, "00000-00063", ranks) == merge_group(out, "00000-00063", ranks)
+    assert query("SELECT count(DISTINCT rank) FROM {steps}", tmp_path / "tables") == [(7,)]
+
+
+def test_a_second_call_into_the_same_folder_waits_for_nobody_and_says_so(ten_ranks, tmp_path):
+    (tmp_path / "tables").mkdir()
+    with (tmp_path / "tables" / ".run").open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        done = fleet(str(ten_ranks), str(tmp_path / "tables"))
+    assert done.returncode == 3
+    assert "another call is writing" in json.loads(done.stdout)["error"]
+
+
+def test_tables_of_another_run_are_not_mixed_in(ten_ranks, one_rank, tmp_path):
+    make(ten_ranks, tmp_path / "tables")
+    done = fleet(str(one_rank), str(tmp_path / "tables"))
+    assert done.returncode == 3
+    assert "tables of another run" in json.loads(done.stdout)["error"]
+
+
+def test_folders_of_others_are_left_alone(ten_ranks, tmp_path):
+    for name in ("loss/ranks=0", "steps/ranks=mine", "steps/ranks=00000-00063"):
+        (tmp_path / "tables" / name).mkdir(parents=True)
+        (tmp_path / "tables" / name / "notes.csv").write_text("mine")
+    make(ten_ranks, tmp_path / "tables")
+    make(ten_ranks, tmp_path / "tables", group=100)
+    assert len(list((tmp_path / "tables").rglob("notes.csv"))) == 3
+
+
+@pytest.mark.parametrize("digest", ["[]", "no JSON",
+                                    '{"accelerator":"A100","coordinates":[1],"origins":{"a":1},"host":7}',
+                                    '{"clean_through":1e400,"coordinates":{"data":99999999999999999999}}'])
+def test_a_digest_of_other_types_costs_its_own_columns(digest, ten_ranks, tmp_path):
+    (ten_ranks / "rank-00002" / "attempt-0" / "digest.json").write_text(digest)
+    make(ten_ranks, tmp_path / "tables")
+    assert query("SELECT count(*) FROM {ranks}", tmp_path / "tables") == [(10,)]
+
+
+def test_a_warning_is_not_where_it_began(ten_ranks, tmp_path):
+    origins = [{"step": 1, "severity": "warning", "op": "a"}, {"step": 3, "severity": "fault", "op": "b"}]
+    (ten_ranks / "rank-00002" / "attempt-0" / "digest.json").write_text(json.dumps({"origins": origins}))
+    make(ten_ranks, tmp_path / "tables")
+    assert query("SELECT first_step, first_op FROM {ranks} WHERE rank = 2", tmp_path / "tables") == [(3, "b")]
+
+
+def test_a_folder_whose_name_looks_like_a_scheme_is_written(ten_ranks, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make(ten_ranks, Path("a:b"))
+    assert (tmp_path / "a:b" / "ranks.parquet").exists()
 
 
 # Schedulers that begin processes by themselves.

@@ -110,6 +110,41 @@ except ChildProcessError:
     assert "no child" in run_python(str(tmp_path / "waits.py"), f"{bucket.url}/run").stdout
 
 
+def test_a_closed_watch_is_still_asked_for_its_report(bucket, program, tmp_path):
+    text = Path(program()).read_text().replace("nanhunt.watch(", "watch = nanhunt.watch(")
+    (tmp_path / "asks.py").write_text(text + "watch.close()\ntime.sleep(4)\nprint(watch.verdict)\n")
+    assert run_python(str(tmp_path / "asks.py"), f"{bucket.url}/run").stdout.splitlines()[-1] == "fault"
+    assert not kept(tmp_path / "cache")
+
+
+def test_what_a_forked_child_records_after_its_parent_has_ended_is_copied(bucket, program, tmp_path):
+    forks = "child = watched and os.fork() == 0\ntime.sleep(6 * child)"
+    text = Path(program()).read_text().replace("torch.manual_seed(0)", forks)
+    (tmp_path / "forks.py").write_text(text)
+    run_python(str(tmp_path / "forks.py"), f"{bucket.url}/run")
+    wait_until(lambda: "rank-00000/attempt-1/000000.nht" in bucket.names("run"), 60)
+
+
+def test_a_relative_cache_stays_where_it_was_when_the_program_goes_elsewhere(bucket, program, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NANHUNT_CACHE", "cache")
+    (tmp_path / "else").mkdir()
+    moves = Path(program()).read_text().replace("torch.manual_seed(0)", f"os.chdir({str(tmp_path / 'else')!r})")
+    (tmp_path / "moves.py").write_text(moves)
+    run_python(str(tmp_path / "moves.py"), f"{bucket.url}/run")
+    assert nanhunt("check", f"{bucket.url}/run").returncode == 1
+
+
+def test_a_fault_is_said_with_the_url_as_it_was_given(bucket, program, tmp_path):
+    (tmp_path / "loud.py").write_text(Path(program()).read_text().replace(", quiet=True", ""))
+    assert f"nanhunt report {bucket.url}/run" in run_python(str(tmp_path / "loud.py"), f"{bucket.url}/run").stderr
+
+
+@pytest.mark.parametrize("url", ["ftp://user:hunter2@127.0.0.1:9/run", "http://127.0.0.1:9/run?X-Amz-Signature=hunter2"])
+def test_secrets_of_a_url_are_not_printed(url, settings):
+    assert "hunter2" not in nanhunt("check", url).stderr
+
+
 # While it grows.
 def uploader(folder, bucket):
     from nanhunt.store.remote import Remote
@@ -284,6 +319,17 @@ def test_a_server_that_never_answers_does_not_hold_up_training(settings, program
         process.stdout.close()
     assert kept(tmp_path / "cache")
     end_uploads(tmp_path / "cache")
+
+
+def test_a_server_that_never_answers_does_not_hold_up_the_end_of_a_command(settings, program, tmp_path, monkeypatch):
+    pytest.importorskip("s3fs", reason="s3fs is not installed")
+    monkeypatch.setenv("NANHUNT_UPLOAD_SECONDS", "1")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        done = nanhunt("run", "--out", "s3://bucket/run", "--", sys.executable, program(), timeout=60)
+    assert done.returncode == 0
+    assert "no answer came in time" in done.stderr and "tries again" in done.stderr
+    assert kept(tmp_path / "cache")
 
 
 def end_uploads(cache: Path) -> None:

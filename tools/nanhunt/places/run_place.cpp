@@ -22,7 +22,7 @@ Result<json> answer_of(PythonProgram& program, const std::string& url) {
   const std::string line = program.read_line();
   json answer = json::parse(line, nullptr, false);
   if (!answer.is_object()) {
-    return Status(StatusCode::kUnreadable, printable(url) + ": Python ended without an answer; what it said stands above. "
+    return Status(StatusCode::kUnreadable, shown_url(url) + ": Python ended without an answer; what it said stands above. "
                                            "NANHUNT_PYTHON names another Python.");
   }
   if (answer.contains("error")) {
@@ -32,6 +32,13 @@ Result<json> answer_of(PythonProgram& program, const std::string& url) {
 }
 
 }  // namespace
+
+std::string shown_url(std::string_view url) {
+  const std::size_t scheme = url.find("://"), path = url.find('/', scheme + 3), user = url.substr(0, path).rfind('@');
+  std::string text(url.substr(0, url.find('?')));
+  if (user != std::string_view::npos && user > scheme) text.erase(scheme + 3, user - scheme - 2);
+  return printable(text);
+}
 
 bool is_url(std::string_view place) {
   const std::size_t end = place.find("://");
@@ -53,7 +60,7 @@ Result<std::string> fetch_run(const std::string& url, const Fetch& what) {
   const auto answer = answer_of(*program, url);
   if (!answer) return answer.status();
   if (const std::uint64_t failed = answer->value("failed", std::uint64_t{0}); failed > 0) {
-    say(std::to_string(failed) + " files of " + printable(url) + " could not be copied; the rest is read:");
+    say(std::to_string(failed) + " files of " + shown_url(url) + " could not be copied; the rest is read:");
     for (const json& line : answer->value("failures", json::array())) say("  " + printable(line.get<std::string>()));
   }
   return answer->value("folder", std::string());
@@ -79,10 +86,14 @@ Status Upload::finish() {
   const auto answer = answer_of(*program_, url_);
   const std::string again = "`python -m nanhunt.store upload " + shell_word(url_) + " --from " + shell_word(folder_) + "` tries again.";
   if (!answer) return {StatusCode::kWriteFailed, answer.status().message() + " The run is kept in '" + folder_ + "': " + again};
+  if (answer->value("goes_on", false)) {
+    say("processes of this run still record: what they do is copied as they end");
+    program_->leave();
+  }
   const std::uint64_t left = answer->value("left", std::uint64_t{0});
   if (left == 0) return {};
   const std::string why = printable(answer->value("why", std::string()));
-  return {StatusCode::kWriteFailed, std::to_string(left) + " files could not be copied to " + printable(url_) +
+  return {StatusCode::kWriteFailed, std::to_string(left) + " files could not be copied to " + shown_url(url_) +
                                         (why.empty() ? "" : " (" + why + ")") + ". They are kept in '" + folder_ + "': " + again};
 }
 

@@ -16,6 +16,8 @@ class PythonProgram;
 
 // "s3://bucket/run".
 bool is_url(std::string_view place);
+// Without a password and what a query may hold; fit for a terminal.
+std::string shown_url(std::string_view url);
 
 struct Fetch {
   bool digests = false;                   // of ranks that have one, only that

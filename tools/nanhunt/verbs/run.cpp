@@ -196,7 +196,7 @@ class RunVerb final : public Verb {
 
   void end_upload() {
     if (!upload_) return;
-    say("copying what is left to " + printable(url_));
+    say("copying what is left to " + shown_url(url_) + " (Ctrl-C: it goes on in the background)");
     const Status copied = upload_->finish();
     say(copied ? "report: `nanhunt report " + shell_word(url_) + "`" : copied.message());
     upload_.reset();

@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from nanhunt.store.remote import ATTEMPT, SEGMENT, is_url
 # By what they are called here: the kind of records. Each has `rank`, `attempt` and `step`.
 TABLES = {"steps": "steps", "health": "health", "scaler": "scaler", "layers": "norms", "bad_ops": "bad_ops"}
 _ROW = "row"  # where a record stood among those of its rank: the order of equal steps
+_MAX_RANK = 2**32 - 1
 _MERGE_MEMORY = "2GB"  # past it a merge goes on on disk
 _FOUND = c.CFUNCTYPE(c.c_int32, c.c_void_p, c.c_int32, c.c_void_p, c.c_void_p)
 
@@ -53,6 +54,7 @@ class Part:
     trace_bytes: int
     rows: int = 0
     unread: str = ""  # why nothing of it could be read
+    digest: dict[str, Any] = field(default_factory=dict)  # what ranks.parquet has of it
 
     def is_of(self, rank: Rank) -> bool:
         return (self.rank, self.attempt, self.trace_bytes) == (rank.rank, rank.attempt, rank.trace_bytes)
@@ -79,6 +81,8 @@ def ranks_of(run: str) -> list[Rank]:
             continue
         rank, attempt = int(found[1].split("-")[1]), int(found[2].split("-")[1])
         sizes[rank, attempt] = sizes.get((rank, attempt), 0) + size
+        if rank > _MAX_RANK:
+            continue
         newest[rank] = max(newest.get(rank, (attempt, rank)), (attempt, rank))
     if not newest:
         raise TableError(f"no trace in '{run}': expected rank-00000/attempt-0/000000.nht below it. Was it recorded?")
@@ -110,7 +114,7 @@ def rank_part(run: str, rank: Rank, out: str) -> Part:
     folder = part_folder(out, rank)
     with suppress(OSError, ValueError, TypeError):
         known = Part(**json.loads((folder / "part.json").read_text()))
-        if known.is_of(rank):
+        if known.is_of(rank) and not known.unread:  # what was in the way may be gone
             return known
     shutil.rmtree(folder, ignore_errors=True)
     part = Part(rank.rank, rank.attempt, rank.trace_bytes)
@@ -118,10 +122,10 @@ def rank_part(run: str, rank: Rank, out: str) -> Part:
     shutil.rmtree(making, ignore_errors=True)
     making.mkdir(parents=True)
     try:
-        part.rows = _write_records(_trace_of(run, rank), making)
-    except TableError:
-        raise
-    except OSError:  # of what is written
+        trace = _trace_of(run, rank)
+        part.digest = _digest_in(trace)
+        part.rows = _write_records(trace, making)
+    except (TableError, OSError):  # no package; what is written
         raise
     except Exception as error:
         for left in making.glob("*.arrow"):
@@ -138,7 +142,11 @@ def _trace_of(run: str, rank: Rank) -> str:
     if is_url(run):
         from nanhunt.store.fetch import Wanted, fetch
 
-        run = str(fetch(run, Wanted(ranks=frozenset((rank.rank,)))).folder)
+        fetched = fetch(run, Wanted(ranks=frozenset((rank.rank,))))
+        mine = [f"{name}: {why}" for name, why in fetched.failed.items() if name.startswith(f"{rank.name}/")]
+        if mine:
+            raise _Unread(f"not all of it could be copied: {mine[0]}")
+        run = str(fetched.folder)
     return str(Path(run) / rank.name / f"attempt-{rank.attempt}")
 
 
@@ -186,8 +194,11 @@ def group_name(ranks: list[Rank], size: int) -> str:
 
 
 def is_merged(out: str, group: str, ranks: list[Rank]) -> bool:
+    """Of these traces, and all of them could be read."""
     with suppress(OSError, ValueError, TypeError, KeyError):
-        return [Rank(*row) for row in json.loads(_mark(out, group).read_text())["ranks"]] == ranks
+        parts = parts_of(out, group)
+        return len(parts) == len(ranks) and all(part.is_of(rank) and not part.unread
+                                                for part, rank in zip(parts, ranks))
     return False
 
 
@@ -197,9 +208,13 @@ def _mark(out: str, group: str) -> Path:
 
 def merge_group(out: str, group: str, ranks: list[Rank]) -> str:
     """The parts of a group of ranks, sorted by (step, rank), as OUT/TABLE/ranks=GROUP/data.parquet. Returns GROUP."""
-    pa, duckdb = packages()
+    _, duckdb = packages()
     from pyarrow import dataset
 
+    if is_merged(out, group, ranks):  # a scheduler may ask again for what it has not heard of
+        return group
+    parts = [_part_of(out, rank) for rank in ranks]
+    out = os.path.abspath(out)  # noqa: PTH100 (not resolved; and no name in it is a scheme)
     for table in TABLES:
         there = [part for rank in ranks if (part := part_folder(out, rank) / f"{table}.arrow").is_file()]
         place = Path(out) / table / f"ranks={group}"
@@ -216,9 +231,8 @@ def merge_group(out: str, group: str, ranks: list[Rank]) -> str:
         made.replace(place / "data.parquet")
     mark = _mark(out, group)
     mark.parent.mkdir(parents=True, exist_ok=True)
-    parts = [asdict(_part_of(out, rank)) for rank in ranks]
     making = mark.with_suffix(f".{os.getpid()}")
-    making.write_text(json.dumps({"parts": parts, "ranks": [[r.rank, r.attempt, r.trace_bytes] for r in ranks]}))
+    making.write_text(json.dumps({"parts": [asdict(part) for part in parts]}))
     making.replace(mark)
     for rank in ranks:
         shutil.rmtree(part_folder(out, rank), ignore_errors=True)
@@ -226,9 +240,10 @@ def merge_group(out: str, group: str, ranks: list[Rank]) -> str:
 
 
 def _part_of(out: str, rank: Rank) -> Part:
-    with suppress(OSError, ValueError, TypeError):
+    try:
         return Part(**json.loads((part_folder(out, rank) / "part.json").read_text()))
-    return Part(rank.rank, rank.attempt, rank.trace_bytes, unread="its part is missing")
+    except (OSError, ValueError, TypeError) as error:
+        raise TableError(f"{part_folder(out, rank)} is missing or damaged: run the same command again") from error
 
 
 def parts_of(out: str, group: str) -> list[Part]:
@@ -236,12 +251,15 @@ def parts_of(out: str, group: str) -> list[Part]:
     return [Part(**row) for row in json.loads(_mark(out, group).read_text())["parts"]]
 
 
-def write_ranks(run: str, out: str, parts: list[Part]) -> None:
+def write_ranks(out: str, parts: list[Part]) -> None:
     """OUT/ranks.parquet."""
     pa, _ = packages()
     from pyarrow import parquet
 
-    rows = [_rank_row(run, part) for part in sorted(parts, key=lambda part: part.rank)]
+    rows = [{"rank": part.rank, "attempt": part.attempt, "rows": part.rows, "trace_bytes": part.trace_bytes,
+             "unread": part.unread or None, **part.digest,
+             "coordinates": list(part.digest.get("coordinates", {}).items())}
+            for part in sorted(parts, key=lambda part: part.rank)]
     schema = pa.schema([
         ("rank", pa.uint32()), ("attempt", pa.uint32()), ("rows", pa.uint64()), ("trace_bytes", pa.uint64()),
         ("unread", pa.string()), ("status", pa.string()), ("host", pa.string()), ("accelerator", pa.string()),
@@ -249,27 +267,30 @@ def write_ranks(run: str, out: str, parts: list[Part]) -> None:
         ("first_step", pa.int64()), ("first_class", pa.string()), ("first_op", pa.string()),
         ("first_module", pa.string()), ("first_call_site", pa.string())])
     making = Path(out) / f".ranks.{os.getpid()}.parquet"
-    parquet.write_table(pa.Table.from_pylist(rows, schema=schema), making)
+    with making.open("wb") as file:
+        parquet.write_table(pa.Table.from_pylist(rows, schema=schema), file)
     making.replace(Path(out) / "ranks.parquet")
 
 
-def _rank_row(run: str, part: Part) -> dict[str, Any]:
-    digest = _digest_of(run, part)
-    accelerator = digest.get("accelerator") or {}
-    first: dict[str, Any] = next(iter(digest.get("origins") or []), {})
-    return {"rank": part.rank, "attempt": part.attempt, "rows": part.rows, "trace_bytes": part.trace_bytes,
-            "unread": part.unread or None, "status": digest.get("status"), "host": digest.get("host"),
-            "accelerator": accelerator.get("name"), "coordinates": list((digest.get("coordinates") or {}).items()),
-            "ended": digest.get("ended"), "clean_through": digest.get("clean_through"), "first_step": first.get("step"),
-            "first_class": first.get("class"), "first_op": first.get("op"), "first_module": first.get("module"),
-            "first_call_site": first.get("call_site")}
+def _digest_in(trace: str) -> dict[str, Any]:
+    """What ranks.parquet shows of a rank's digest, of the right types; {}: there is none that can be read."""
+    try:
+        digest = json.loads((Path(trace) / "digest.json").read_bytes()[:65536])
+    except (OSError, ValueError):
+        return {}
 
+    def get(row: Any, name: str, kind: type) -> Any:
+        value = row.get(name) if isinstance(row, dict) else None
+        fits = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+        return value if fits and (not isinstance(value, int) or abs(value) < 2**63) else None
 
-def _digest_of(run: str, part: Part) -> dict[str, Any]:
-    """{}: there is none that can be read."""
-    with suppress(OSError, ValueError):
-        folder = Path(run) / f"rank-{part.rank:05}" / f"attempt-{part.attempt}"
-        digest = json.loads((folder / "digest.json").read_bytes()[:65536])
-        if isinstance(digest, dict):
-            return digest
-    return {}
+    origins = get(digest, "origins", list) or []
+    first = next((row for row in origins if get(row, "severity", str) == "fault"), None)  # not what is a warning alone
+    places = get(digest, "coordinates", dict) or {}
+    return {"status": get(digest, "status", str), "host": get(digest, "host", str),
+            "accelerator": get(get(digest, "accelerator", dict), "name", str),
+            "coordinates": {name: at for name in sorted(places) if (at := get(places, name, int)) is not None},
+            "ended": get(digest, "ended", bool), "clean_through": get(digest, "clean_through", int),
+            "first_step": get(first, "step", int), "first_class": get(first, "class", str),
+            "first_op": get(first, "op", str), "first_module": get(first, "module", str),
+            "first_call_site": get(first, "call_site", str)}

@@ -16,13 +16,15 @@ import select
 import shutil
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from nanhunt._tap.tap_build import cache_folder
 from nanhunt.store.fetch import Wanted, fetch
-from nanhunt.store.remote import Remote, RemoteError, folder_name_of
-from nanhunt.store.upload import Uploader, seconds_at_the_end
+from nanhunt.store.remote import Remote, RemoteError, folder_name_of, words_of
+from nanhunt.store.upload import Sent, Uploader, seconds_at_the_end
 
 _EVERY_S = 1.0
 _MOST_NAMED = 5
@@ -77,37 +79,94 @@ def _fetch(url: str, wanted: Wanted) -> int:
 def _upload(url: str, folder: str) -> int:
     if not Path(folder).is_dir():
         raise RemoteError(f"{folder} is no folder. Name the run's.")
-    return _finish(Uploader(Path(folder), Remote(url)), Path(folder), staged=False)
+    return _answer_of(_Copying(Uploader(Path(folder), Remote(url))).end(), folder)
 
 
 def _upload_while_it_grows(url: str, detach: bool, pid: int | None) -> int:
     if detach and os.fork():
         os._exit(0)  # what goes on is nobody's child: the program that asked may wait for its own
     remote = Remote(url)
-    stages = cache_folder() / "uploads"
+    stages = cache_folder().absolute() / "uploads"
     try:
         stages.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f"{folder_name_of(url)}-", dir=stages))
     except OSError as error:
         raise RemoteError(f"{stages} cannot be written: {error.strerror}. Name a folder in NANHUNT_CACHE.") from error
     _answer(folder=str(folder))
-    uploader = Uploader(folder, remote)
+    copying = _Copying(Uploader(folder, remote))
+    copying.begin()
     while not select.select([sys.stdin], [], [], _EVERY_S)[0] and _lives(pid):  # readable: the run has ended
-        uploader.copy_what_is_due()
-    return _finish(uploader, folder, staged=True)
+        pass
+    sent = copying.end()
+    status = _answer_of(sent, str(folder), _is_open(folder))
+    while _lives(pid) and (not select.select([sys.stdin], [], [], _EVERY_S)[0] or os.read(0, 64)):
+        pass  # a closed watch is still asked for its report, until its process ends
+    if _is_open(folder):  # by processes that outlive the run
+        copying = _Copying(Uploader(folder, Remote(url)))
+        copying.begin()
+        while _is_open(folder):
+            time.sleep(_EVERY_S)
+        sent = copying.end()
+    if not sent.left:
+        shutil.rmtree(folder, ignore_errors=True)
+    return status
+
+
+class _Copying:
+    """The copies, by a thread: a server that does not answer keeps nobody from saying so."""
+
+    def __init__(self, uploader: Uploader) -> None:
+        self._uploader = uploader
+        self._ends = threading.Event()
+        self._seconds = seconds_at_the_end()
+        self._sent: Sent | None = None
+        self._failed: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def begin(self) -> None:
+        self._thread.start()
+
+    def end(self) -> Sent:
+        """All of it, or what is left at the deadline."""
+        self._ends.set()
+        if not self._thread.is_alive() and self._sent is None:
+            self.begin()
+        self._thread.join(self._seconds + 5)
+        if self._sent is not None:
+            return self._sent
+        why = "no answer came in time" if self._failed is None else words_of(self._failed)
+        return Sent(self._uploader.copied, self._uploader.names_left(), why)
+
+    def _run(self) -> None:
+        try:
+            while not self._ends.wait(_EVERY_S):
+                self._uploader.copy_what_is_due()
+            self._sent = self._uploader.finish(self._seconds)
+        except BaseException as error:
+            self._failed = error
+
+
+def _answer_of(sent: Sent, folder: str, goes_on: bool = False) -> int:
+    _answer(copied=sent.copied, folder=folder, goes_on=goes_on, left=len(sent.left), why=sent.why)
+    return 1 if sent.left else 0
 
 
 def _lives(pid: int | None) -> bool:
     return pid is None or Path(f"/proc/{pid}").exists()
 
 
-def _finish(uploader: Uploader, folder: Path, staged: bool) -> int:
-    sent = uploader.finish(seconds_at_the_end())
-    if staged and not sent.left:
-        shutil.rmtree(folder, ignore_errors=True)
-    _answer(copied=sent.copied, folder=str(folder), left=len(sent.left), why=sent.why)
-    return 1 if sent.left else 0
+def _is_open(folder: Path) -> bool:
+    """Whether a process has a file below it."""
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if str(link.readlink()).startswith(f"{folder}/"):
+                return True
+        except OSError:  # another's, or gone
+            continue
+    return False
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stdout.flush()
+    os._exit(status)  # a thread may still wait for an answer

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from nanhunt.store.remote import (
     belongs_to_run,
     folder_name_of,
     is_denied,
+    shown,
     version_of,
     words_of,
 )
@@ -82,14 +84,14 @@ def fetch(url: str, wanted: Wanted | None = None, progress: Callable[[int, int],
         listed = remote.find()
     except Exception as error:
         then = "Check credentials and permission to list and read." if is_denied(error) else "Try again."
-        raise RemoteError(f"{url} cannot be listed: {words_of(error)}. {then}") from error
-    folder = cache_folder() / "runs" / folder_name_of(url)
+        raise RemoteError(f"{shown(url)} cannot be listed: {words_of(error)}. {then}") from error
+    folder = cache_folder().absolute() / "runs" / folder_name_of(url)
     if list(listed) == [""]:  # one segment
         folder.mkdir(parents=True, exist_ok=True)
         return _fetch_one(remote, folder)
     there = {name: facts for name, facts in listed.items() if belongs_to_run(name)}
     if not there:
-        raise RemoteError(f"{url} holds no run: expected rank-00000/attempt-0/000000.nht below it, found "
+        raise RemoteError(f"{shown(url)} holds no run: expected rank-00000/attempt-0/000000.nht below it, found "
                           f"{len(listed)} other objects. Check the URL, or whether the run was recorded.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -101,11 +103,11 @@ def fetch(url: str, wanted: Wanted | None = None, progress: Callable[[int, int],
 def _fetch_one(remote: Remote, folder: Path) -> Fetched:
     name = remote.url.rsplit("/", 1)[-1]
     if not belongs_to_run(name):
-        raise RemoteError(f"{remote.url} is an object, but no segment (000000.nht). Name the URL of a run.")
+        raise RemoteError(f"{shown(remote.url)} is an object, but no segment (000000.nht). Name the URL of a run.")
     try:
         remote.get("", folder / name)
     except Exception as error:
-        raise RemoteError(f"{remote.url} cannot be read: {words_of(error)}.") from error
+        raise RemoteError(f"{shown(remote.url)} cannot be read: {words_of(error)}.") from error
     return Fetched(folder / name, 1)
 
 
@@ -137,11 +139,13 @@ class _Copy:
         return self.versions.get(name) == version_of(self.there[name]) and (self.folder / name).is_file()
 
     def _forget_deleted(self) -> None:
-        """Segments that the run has given up since."""
-        for name in [name for name in self.versions if name not in self.there]:
-            if belongs_to_run(name):
-                (self.folder / name).unlink(missing_ok=True)
-            del self.versions[name]
+        """Segments that the run has given up since, and what an interrupted copy left."""
+        self.versions = {name: version for name, version in self.versions.items() if name in self.there}
+        for path in self.folder.glob("**/*"):
+            name = path.relative_to(self.folder).as_posix()
+            if belongs_to_run(name) and name not in self.there and path.name != "digest.json":  # which may be made here
+                with suppress(OSError):
+                    path.unlink()
 
     def _copy_digests(self, names: list[str]) -> None:
         small = [name for name in names if int(self.there[name].get("size") or 0) <= _MAX_DIGEST_BYTES]
@@ -155,7 +159,7 @@ class _Copy:
 
     def _copy(self, name: str) -> None:
         def get() -> None:
-            part = self._place(name).with_name(f".{Path(name).name}.{os.getpid()}.part")
+            part = self._part(name)
             try:
                 self.remote.get(name, part)
                 part.replace(self.folder / name)
@@ -183,12 +187,13 @@ class _Copy:
         if self.progress:
             self.progress(self.done, self.all)
 
-    def _place(self, name: str) -> Path:
+    def _part(self, name: str) -> Path:
+        """A name beside it that no other copy has."""
         place = self.folder / name
         place.parent.mkdir(parents=True, exist_ok=True)
-        return place
+        return place.with_name(f".{place.name}.{os.getpid()}.{threading.get_ident()}.part")
 
     def _replace(self, name: str, content: bytes) -> None:
-        part = self._place(name).with_name(f".{Path(name).name}.{os.getpid()}.part")
+        part = self._part(name)
         part.write_bytes(content)
         part.replace(self.folder / name)

@@ -24,7 +24,7 @@ class RemoteError(RuntimeError):
 
 
 def is_url(place: str) -> bool:
-    return _URL.fullmatch(place) is not None and not place.startswith("file://")
+    return _URL.fullmatch(place) is not None
 
 
 def belongs_to_run(name: str) -> bool:
@@ -37,10 +37,17 @@ def folder_name_of(url: str) -> str:
     return f"{last}-{hashlib.sha256(url.encode()).hexdigest()[:12]}"
 
 
+def shown(url: str) -> str:
+    """A URL without a password and what a query may hold."""
+    return re.sub(r"\?.*", "", re.sub(r"(?<=://)[^/@\s]*@", "", url))
+
+
 def words_of(error: BaseException) -> str:
     """One line, without what a URL or a header may hold of secrets."""
     text = " ".join(str(error).split()) or type(error).__name__
-    text = re.sub(r"(?i)(signature|token|key|secret|credential)[^\s&]*=[^\s&]+", r"\1=...", text)
+    text = re.sub(r"(?<=://)[^/@\s]*@", "", text)
+    text = re.sub(r"(?i)\b(sig|signature|[\w-]*token|[\w-]*key|[\w-]*secret|[\w-]*credential|password|bearer)([=:\s]+)"
+                  r"[^\s&,;'\"]+", r"\1\2...", text)
     return f"{type(error).__name__}: {text}"[:300] if type(error).__name__ not in text else text[:300]
 
 
@@ -64,15 +71,15 @@ class Remote:
         try:
             import fsspec
         except ImportError as error:
-            raise RemoteError(f"{url}: a URL needs fsspec and what opens {scheme}://: {how}") from error
+            raise RemoteError(f"{shown(url)}: a URL needs fsspec and what opens {scheme}://: {how}") from error
         try:
             self.fs: Any
             # No listing is kept: other machines add to what is there.
             self.fs, self.root = fsspec.core.url_to_fs(self.url, use_listings_cache=False, skip_instance_cache=True)
         except ImportError as error:
-            raise RemoteError(f"{url}: {words_of(error)}. It needs {how}") from error
+            raise RemoteError(f"{shown(url)}: {words_of(error)}. It needs {how}") from error
         except Exception as error:
-            raise RemoteError(f"{url}: {words_of(error)}. Check its spelling.") from error
+            raise RemoteError(f"{shown(url)}: {words_of(error)}. Check its spelling.") from error
         self.root = str(self.root).rstrip("/")
 
     def path(self, name: str) -> str:

@@ -49,6 +49,9 @@ class Uploader:
         """Once over the folder. Never raises for what the other side does."""
         self._copy(last=False)
 
+    def names_left(self) -> list[str]:
+        return [name for attempt, names in self._attempts().items() for name in self._due(attempt, names, last=True)]
+
     def finish(self, seconds: float) -> Sent:
         """All of it, tried until the deadline."""
         deadline = time.monotonic() + seconds
