@@ -131,6 +131,17 @@ struct LiveRun::Attempt {
     return shown;
   }
 
+  // Of steps that came since it was written.
+  void bring_up_to_date(Digest& digest_of_this) const {
+    if (has_fault(digest_of_this) || is_fresh()) return;
+    const std::optional<Digest> shown = shown_digest();
+    if (!shown || !shown->last_step) return;
+    if (digest_of_this.steps == 0) digest_of_this.status = shown->status;  // it was written when the rank began
+    digest_of_this.last_step = shown->last_step;
+    digest_of_this.steps = shown->steps;
+    digest_of_this.clean_through = shown->clean_through;
+  }
+
   std::optional<std::uint32_t> clean_through() const {
     const Digest* const known = newest_digest();
     if (known != nullptr && (is_fresh() || tail == nullptr)) return known->clean_through;
@@ -265,6 +276,7 @@ void LiveRun::judge() {
       digests.unread.push_back({key.first, attempt->folder.path + "/" + kDigestName, attempt->unread});
     if (const Digest* const known = attempt->newest_digest()) {
       all.push_back(*known);
+      attempt->bring_up_to_date(all.back());
       all.back().ended = all.back().ended || attempt->ended;
     } else if (std::optional<Digest> shown = attempt->shown_digest()) {
       all.push_back(std::move(*shown));

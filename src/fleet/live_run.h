@@ -32,7 +32,6 @@ class LiveRun {
 
   LiveStatus refresh(Clock::time_point now);
   bool behind() const { return behind_; }  // more was there than one refresh reads
-  std::uint64_t unread_digests() const { return verdict_.digests.unread.size(); }
 
  private:
   struct Attempt;

@@ -96,3 +96,27 @@ def test_a_run_behind_a_url_is_watched(four_processes, bucket):
     done = nanhunt("watch", f"{bucket.url}/run", "--json")
     last = json.loads(done.stdout.splitlines()[-1])
     assert (done.returncode, last["state"], last["faults"][0]["rank"]) == (1, "ended", 2), done.stderr
+
+
+def test_a_watch_of_a_url_waits_for_its_run(four_processes, bucket):
+    import subprocess
+
+    from hunting import cli
+    from nanhunt.store.remote import Remote
+    from nanhunt.store.upload import Uploader
+
+    process = subprocess.Popen([cli(), "watch", f"{bucket.url}/later", "--json", "--every", "0.2"], text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        assert json.loads(process.stdout.readline())["state"] == "not_begun"
+        assert Uploader(four_processes, Remote(f"{bucket.url}/later")).finish(30).left == []
+        told, _ = process.communicate(timeout=120)
+        assert json.loads(told.splitlines()[-1])["state"] == "ended"
+        assert process.returncode == 1
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_options_of_tables_without_tables_are_wrong_usage(ten_ranks):
+    assert nanhunt("fleet", str(ten_ranks), "--engine", "ray").returncode == 2

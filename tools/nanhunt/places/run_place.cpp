@@ -26,7 +26,8 @@ Result<json> answer_of(PythonProgram& program, const std::string& url) {
                                            "NANHUNT_PYTHON names another Python.");
   }
   if (answer.contains("error")) {
-    return Status(StatusCode::kUnreadable, printable(answer.value("error", std::string("no reason was given"))));
+    const StatusCode code = answer.value("nothing", false) ? StatusCode::kNotFound : StatusCode::kUnreadable;
+    return Status(code, printable(answer.value("error", std::string("no reason was given"))));
   }
   return answer;
 }
@@ -52,6 +53,7 @@ bool is_url(std::string_view place) {
 Result<std::string> fetch_run(const std::string& url, const Fetch& what) {
   std::vector<std::string> words = {"fetch", url};
   if (what.digests) words.emplace_back("--digests");
+  if (what.quiet) words.emplace_back("--quiet");
   std::string ranks;
   for (const std::uint32_t rank : what.ranks) ranks += (ranks.empty() ? "" : ",") + std::to_string(rank);
   if (!ranks.empty()) words.insert(words.end(), {"--ranks", ranks});
@@ -59,7 +61,7 @@ Result<std::string> fetch_run(const std::string& url, const Fetch& what) {
   if (!program) return program.status();
   const auto answer = answer_of(*program, url);
   if (!answer) return answer.status();
-  if (const std::uint64_t failed = answer->value("failed", std::uint64_t{0}); failed > 0) {
+  if (const std::uint64_t failed = answer->value("failed", std::uint64_t{0}); failed > 0 && !what.quiet) {
     say(std::to_string(failed) + " files of " + shown_url(url) + " could not be copied; the rest is read:");
     for (const json& line : answer->value("failures", json::array())) say("  " + printable(line.get<std::string>()));
   }

@@ -22,8 +22,10 @@ std::string shown_url(std::string_view url);
 struct Fetch {
   bool digests = false;                   // of ranks that have one, only that
   std::vector<std::uint32_t> ranks = {};  // of these alone; empty: of all
+  bool quiet = false;                     // no word of progress, nor of files that could not be copied
 };
 // Copies a run, or a part of it, into this machine's cache, and gives its folder there. Says what could not be copied.
+// kNotFound: there is no run, perhaps not yet.
 Result<std::string> fetch_run(const std::string& url, const Fetch& what = {});
 
 // A folder in which a run is recorded while it is copied to its URL.

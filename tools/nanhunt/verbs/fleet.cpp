@@ -67,6 +67,9 @@ class FleetVerb final : public Verb {
                                              "' have? Add --text, --json or --html, or name it .txt, .json or .html."});
       }
     }
+    if (tables_.out.empty() && (tables_.engine != "local" || !tables_.address.empty() || tables_.group != FleetTables().group)) {
+      return fail({StatusCode::kUsage, "fleet: --engine, --address and --group say how --tables OUT is made: add it. See `nanhunt fleet --help`."});
+    }
     tables_.run = run_;
     if (is_url(run_)) {
       auto folder = fetch_run(run_, {.digests = true});

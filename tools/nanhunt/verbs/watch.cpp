@@ -124,7 +124,8 @@ class WatchVerb final : public Verb {
     }
     if (is_url(run_)) {
       url_ = run_;
-      if (const Status fetched = fetch(); !fetched) return fail(fetched);
+      const Status fetched = fetch();
+      if (!fetched && fetched.code() != StatusCode::kNotFound) return fail(fetched);
     }
     if (const Status started = start_metrics(); !started) return fail(started);
     if (!on_fault_.empty() && find_boot_dir().empty()) {
@@ -139,13 +140,14 @@ class WatchVerb final : public Verb {
  private:
   int watch() {
     const WatchSignals signals;
-    fleet::LiveRun run(run_, quiet_after_);
-    for (;;) {
+    std::optional<fleet::LiveRun> run;
+    for (std::string followed;;) {
       const Steady::time_point began = Steady::now();
-      if (!url_.empty()) (void)fetch().is_ok();  // what is here already is shown
-      status_ = run.refresh(fleet::LiveRun::Clock::now());
+      if (!url_.empty() && run) (void)fetch().is_ok();  // what is here already is shown
+      if (!run || followed != run_) run.emplace(followed = run_, quiet_after_);
+      status_ = run->refresh(fleet::LiveRun::Clock::now());
       const double took = Seconds(Steady::now() - began).count();
-      const bool ends = once_ ? !run.behind() : status_.state == fleet::LiveState::kEnded && !run.behind();
+      const bool ends = once_ ? !run->behind() : status_.state == fleet::LiveState::kEnded && !run->behind();
       if (!once_ || ends) show();
       feed_metrics();
       hand_over_faults();
@@ -164,7 +166,7 @@ class WatchVerb final : public Verb {
 
   // Of a run behind a URL: digests, and traces of ranks that have none.
   Status fetch() {
-    auto folder = fetch_run(url_, {.digests = true});
+    auto folder = fetch_run(url_, {.digests = true, .quiet = true});
     if (folder) run_ = std::move(*folder);
     return folder.status();
   }
@@ -238,7 +240,6 @@ class WatchVerb final : public Verb {
     const std::string run = url_.empty() ? std::filesystem::absolute(run_).string() : url_;
     for (const fleet::LiveFault& fault : status_.faults) {
       if (!handed_over_.insert(fault.key()).second) continue;
-      const std::string verb = status_.world_size > 1 ? "nanhunt fleet " : "nanhunt report ";
       const nlohmann::json text = {{"schema", "nanhunt.fault"},
                                    {"schema_version", 1},
                                    {"run", reports::json_text(run)},
@@ -249,7 +250,7 @@ class WatchVerb final : public Verb {
                                    {"op", reports::json_text_or_null(fault.op)},
                                    {"module", reports::json_text_or_null(fault.module)},
                                    {"call_site", reports::json_text_or_null(fault.call_site)},
-                                   {"report", reports::json_text(verb + shell_word(run))}};
+                                   {"report", reports::json_text("nanhunt report " + shell_word(run))}};
       const char* const python = std::getenv("NANHUNT_PYTHON");
       const std::string package = std::filesystem::path(find_boot_dir()).parent_path().string();
       DetachedProgram program;

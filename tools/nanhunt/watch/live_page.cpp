@@ -102,6 +102,7 @@ std::string place_text(const fleet::Place& place) {
 std::vector<std::string> group_lines(const LiveStatus& status) {
   std::vector<const fleet::LiveGroup*> bad;
   for (const fleet::LiveGroup& group : status.groups) {
+    if (group.numbers.ranks < 2) continue;  // the faults name it
     if (group.numbers.bad_steps > 0 || (group.numbers.quiet > 0 && group.numbers.quiet < status.numbers.ranks)) bad.push_back(&group);
   }
   std::stable_sort(bad.begin(), bad.end(), [](const auto* a, const auto* b) { return a->numbers.bad_steps > b->numbers.bad_steps; });

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from nanhunt._load import Finding
 
 _PROGRAM = Path(__file__).with_name("__main__.py")
-_BOOT = str(Path(__file__).parent.parent / "boot")
 
 
 def describe(finding: Finding, run: str, rank: int) -> dict[str, Any]:
@@ -30,20 +29,12 @@ def describe(finding: Finding, run: str, rank: int) -> dict[str, Any]:
             "call_site": finding.call_site, "report": f"nanhunt report {shlex.quote(run)}"}
 
 
-def plain_environment() -> dict[str, str]:
-    """Ours, without what would have a Python that the command starts watched as well."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("NANHUNT_")}
-    folders = [folder for folder in kept.get("PYTHONPATH", "").split(os.pathsep) if folder and folder != _BOOT]
-    kept.pop("PYTHONPATH", None)
-    return {**kept, "PYTHONPATH": os.pathsep.join(folders)} if folders else kept
-
-
 def start(target: str, fault: dict[str, Any]) -> None:
     """Returns when the program runs, which is no child of this process. Raises where it cannot be started."""
     if not sys.executable:
         raise OSError("this Python does not know its own program")
     words = [os.fsencode(word) for word in (sys.executable, "-I", "-S", str(_PROGRAM), target)]
-    settings = [os.fsencode(f"{name}={value}") for name, value in plain_environment().items()]
+    settings = [os.fsencode(f"{name}={value}") for name, value in os.environ.items()]
     text = json.dumps(fault).encode()
     library = lib.load_library()
     command = (c.c_char_p * (len(words) + 1))(*words, None)

@@ -17,10 +17,11 @@ import time
 import urllib.error
 import urllib.request
 
+_BOOT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "boot")  # noqa: PTH118, PTH120, PTH100
 _TRIES, _TIMEOUT, _BACK_OFF = 3, 10.0, 1.0
 
 
-def is_url(target: str) -> bool:
+def is_webhook(target: str) -> bool:
     return target.lower().startswith(("http://", "https://"))
 
 
@@ -43,10 +44,17 @@ def post(url: str, text: bytes, back_off: float = _BACK_OFF) -> str:
     return why
 
 
+def plain_environment() -> dict[str, str]:
+    """Ours, without what would have a Python that the command starts watched as well."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("NANHUNT_")}
+    folders = [folder for folder in kept.pop("PYTHONPATH", "").split(os.pathsep) if folder and folder != _BOOT]
+    return {**kept, "PYTHONPATH": os.pathsep.join(folders)} if folders else kept
+
+
 def run_command(command: str, text: bytes, fault: dict[str, object]) -> int:
     values = {f"NANHUNT_FAULT_{name.upper()}": "" if value is None else str(value) for name, value in fault.items()}
     # A NUL cannot be in an environment; nothing else is changed.
-    environment = {**os.environ, **{name: value.replace("\0", "") for name, value in values.items()}}
+    environment = {**plain_environment(), **{name: value.replace("\0", "") for name, value in values.items()}}
     done = subprocess.run(command, shell=True, input=text, env=environment, check=False)
     return done.returncode if done.returncode >= 0 else 128 - done.returncode
 
@@ -64,7 +72,7 @@ def main(words: list[str]) -> int:
     if not isinstance(fault, dict):
         print("nanhunt: on_fault: expected a JSON object on stdin", file=sys.stderr)
         return 2
-    if not is_url(target):
+    if not is_webhook(target):
         return run_command(target, text, fault)
     why = post(target, text)
     if why:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from nanhunt._tap.tap_build import cache_folder
 from nanhunt.store.fetch import Wanted, fetch
-from nanhunt.store.remote import Remote, RemoteError, folder_name_of, words_of
+from nanhunt.store.remote import NoRunError, Remote, RemoteError, folder_name_of, words_of
 from nanhunt.store.upload import Sent, Uploader, seconds_at_the_end
 
 _EVERY_S = 1.0
@@ -37,6 +37,7 @@ def main(words: Sequence[str] | None = None) -> int:
     fetching.add_argument("url")
     fetching.add_argument("--digests", action="store_true", help="of ranks that have a digest, that alone")
     fetching.add_argument("--ranks", help="of these ranks, all: 3,17")
+    fetching.add_argument("--quiet", action="store_true", help="no progress on stderr")
     uploading = verbs.add_parser("upload", help="copy a run's folder to a URL")
     uploading.add_argument("url")
     uploading.add_argument("--from", dest="folder", help="a folder that is there (without: a new one, while it grows)")
@@ -46,12 +47,12 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         if given.verb == "fetch":
             ranks = None if given.ranks is None else frozenset(int(rank) for rank in given.ranks.split(",") if rank)
-            return _fetch(given.url, Wanted(given.digests, ranks))
+            return _fetch(given.url, Wanted(given.digests, ranks), given.quiet)
         if given.folder:
             return _upload(given.url, given.folder)
         return _upload_while_it_grows(given.url, given.detach, given.pid)
     except RemoteError as error:
-        _answer(error=str(error))
+        _answer(error=str(error), nothing=isinstance(error, NoRunError))
         return 3
 
 
@@ -62,8 +63,8 @@ def _answer(**fields: object) -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
 
 
-def _fetch(url: str, wanted: Wanted) -> int:
-    showing = sys.stderr.isatty()
+def _fetch(url: str, wanted: Wanted, quiet: bool) -> int:
+    showing = sys.stderr.isatty() and not quiet
 
     def progress(done: int, of: int) -> None:
         if showing:

@@ -17,6 +17,7 @@ from typing import Any, Callable
 from nanhunt._tap.tap_build import cache_folder
 from nanhunt.store.remote import (
     ATTEMPT,
+    NoRunError,
     Remote,
     RemoteError,
     belongs_to_run,
@@ -91,8 +92,8 @@ def fetch(url: str, wanted: Wanted | None = None, progress: Callable[[int, int],
         return _fetch_one(remote, folder)
     there = {name: facts for name, facts in listed.items() if belongs_to_run(name)}
     if not there:
-        raise RemoteError(f"{shown(url)} holds no run: expected rank-00000/attempt-0/000000.nht below it, found "
-                          f"{len(listed)} other objects. Check the URL, or whether the run was recorded.")
+        raise NoRunError(f"{shown(url)} holds no run: expected rank-00000/attempt-0/000000.nht below it, found "
+                         f"{len(listed)} other objects. Check the URL, or whether the run was recorded.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -124,6 +125,7 @@ class _Copy:
 
     def run(self, names: list[str]) -> Fetched:
         self._forget_deleted()
+        self._forget_older(set(names))
         due = [name for name in names if not self._is_here(name)]
         digests = [name for name in due if name.endswith("digest.json")]
         files = [name for name in due if not name.endswith("digest.json")]
@@ -146,6 +148,13 @@ class _Copy:
             if belongs_to_run(name) and name not in self.there and path.name != "digest.json":  # which may be made here
                 with suppress(OSError):
                     path.unlink()
+
+    def _forget_older(self, wanted: set[str]) -> None:
+        """Copies of what has grown there and is not wanted now: a new digest shall not stand beside an old trace."""
+        for name, version in list(self.versions.items()):
+            if name not in wanted and version != version_of(self.there[name]):
+                (self.folder / name).unlink(missing_ok=True)
+                del self.versions[name]
 
     def _copy_digests(self, names: list[str]) -> None:
         small = [name for name in names if int(self.there[name].get("size") or 0) <= _MAX_DIGEST_BYTES]

@@ -60,6 +60,10 @@ def is_denied(error: BaseException) -> bool:
     return False
 
 
+class NoRunError(RemoteError):
+    """Nothing of a run is there, perhaps not yet."""
+
+
 class Remote:
     """A run's folder behind a URL. Names are relative to it."""
 
