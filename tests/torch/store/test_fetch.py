@@ -143,3 +143,33 @@ def test_modules_of_the_working_directory_are_not_run(tmp_path, settings, monkey
     (tmp_path / "json.py").write_text("raise SystemExit('hostile')")
     monkeypatch.chdir(tmp_path)
     assert "hostile" not in nanhunt("check", "zz://bucket/run").stderr
+
+
+def test_of_some_ranks_nothing_else_is_listed_and_what_others_had_is_kept(bucket, eps_run, tmp_path):
+    for rank in range(3):
+        for name in ("run.json", "000000.nht"):
+            bucket.write(f"three/rank-{rank:05}/attempt-0/{name}", (eps_run / ATTEMPT / name).read_bytes())
+    url = f"{bucket.url}/three"
+    folder = Path(json.loads(store("fetch", url).stdout)["folder"])
+    assert json.loads(store("fetch", url, "--ranks", "1").stdout)["copied"] == 0
+    assert len(list(folder.rglob("*.nht"))) == 3
+    assert json.loads(store("fetch", url).stdout)["copied"] == 0
+
+
+def test_a_rank_that_is_not_there_any_more_is_given_up_here_too(bucket, eps_run):
+    for rank in range(2):
+        bucket.write(f"two/rank-{rank:05}/attempt-0/000000.nht", (eps_run / ATTEMPT / "000000.nht").read_bytes())
+    folder = Path(json.loads(store("fetch", f"{bucket.url}/two").stdout)["folder"])
+    bucket.fs.rm_file(f"{bucket.name}/two/rank-00001/attempt-0/000000.nht")
+    store("fetch", f"{bucket.url}/two")
+    assert [path.parts[-3] for path in folder.rglob("*.nht")] == ["rank-00000"]
+
+
+def test_a_new_digest_does_not_stand_beside_an_older_trace(bucket, eps_url):
+    bucket.write(f"eps/{ATTEMPT}/digest.json", b"{}")
+    folder = Path(json.loads(store("fetch", eps_url).stdout)["folder"])
+    bucket.write(f"eps/{ATTEMPT}/000000.nht", bucket.read(f"eps/{ATTEMPT}/000000.nht") + b"more")
+    bucket.write(f"eps/{ATTEMPT}/digest.json", b'{"new": 1}')
+    store("fetch", eps_url, "--digests")
+    assert (folder / ATTEMPT / "digest.json").read_bytes() == b'{"new": 1}'
+    assert not (folder / ATTEMPT / "000000.nht").exists()

@@ -91,9 +91,10 @@ def ranks_of(run: str) -> list[Rank]:
 
 def _sizes(run: str) -> list[tuple[str, int]]:
     if is_url(run):
+        from nanhunt.store.fetch import list_run
         from nanhunt.store.remote import Remote
 
-        return [(name, int(facts.get("size") or 0)) for name, facts in Remote(run).find().items()]
+        return [(name, int(facts.get("size") or 0)) for name, facts in list_run(Remote(run)).items()]
     found = []
     for rank in Path(run).glob("rank-*"):
         for segment in rank.glob("attempt-*/*.nht"):

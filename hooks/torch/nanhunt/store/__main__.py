@@ -123,14 +123,16 @@ class _Copying:
         self._sent: Sent | None = None
         self._failed: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
+        self._begun = False
 
     def begin(self) -> None:
+        self._begun = True
         self._thread.start()
 
     def end(self) -> Sent:
         """All of it, or what is left at the deadline."""
         self._ends.set()
-        if not self._thread.is_alive() and self._sent is None:
+        if not self._begun:
             self.begin()
         self._thread.join(self._seconds + 5)
         if self._sent is not None:

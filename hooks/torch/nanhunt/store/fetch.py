@@ -78,14 +78,21 @@ def _rank_of(name: str) -> int | None:
     return _number(found[1]) if found else None
 
 
+def list_run(remote: Remote, ranks: frozenset[int] | None = None) -> dict[str, dict[str, Any]]:
+    """Every object of a run, or of some of its ranks. Raises RemoteError where it cannot be listed."""
+    try:
+        if ranks is None:
+            return remote.find()
+        return {name: facts for rank in sorted(ranks) for name, facts in remote.find(f"rank-{rank:05}").items()}
+    except Exception as error:
+        then = "Check credentials and permission to list and read." if is_denied(error) else "Try again."
+        raise RemoteError(f"{shown(remote.url)} cannot be listed: {words_of(error)}. {then}") from error
+
+
 def fetch(url: str, wanted: Wanted | None = None, progress: Callable[[int, int], None] | None = None) -> Fetched:
     """Copies what is wanted. Raises RemoteError where the place cannot be listed or holds no run."""
     wanted, remote = wanted or Wanted(), Remote(url)
-    try:
-        listed = remote.find()
-    except Exception as error:
-        then = "Check credentials and permission to list and read." if is_denied(error) else "Try again."
-        raise RemoteError(f"{shown(url)} cannot be listed: {words_of(error)}. {then}") from error
+    listed = list_run(remote, wanted.ranks)
     folder = cache_folder().absolute() / "runs" / folder_name_of(url)
     if list(listed) == [""]:  # one segment
         folder.mkdir(parents=True, exist_ok=True)
@@ -98,7 +105,10 @@ def fetch(url: str, wanted: Wanted | None = None, progress: Callable[[int, int],
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RemoteError(f"{folder} cannot be made: {words_of(error)}. Name a folder in NANHUNT_CACHE.") from error
-    return _Copy(remote, folder, there, progress).run(wanted.names(there))
+    copy = _Copy(remote, folder, there, progress)
+    if wanted.ranks is None:  # a rank that is not there any more
+        copy.tops |= {path.name for path in folder.glob("rank-*")}
+    return copy.run(wanted.names(there))
 
 
 def _fetch_one(remote: Remote, folder: Path) -> Fetched:
@@ -112,15 +122,22 @@ def _fetch_one(remote: Remote, folder: Path) -> Fetched:
     return Fetched(folder / name, 1)
 
 
+def _top(name: str) -> str:
+    """The folder of a rank; ".": the URL is that of a rank or an attempt."""
+    return name.split("/", 1)[0] if name.startswith("rank-") else "."
+
+
 class _Copy:
     def __init__(self, remote: Remote, folder: Path, there: dict[str, dict[str, Any]],
                  progress: Callable[[int, int], None] | None) -> None:
         self.remote, self.folder, self.there, self.progress = remote, folder, there, progress
         self.fetched = Fetched(folder)
+        self.tops = {_top(name) for name in there}
         self.versions: dict[str, str] = {}
-        with suppress(OSError, ValueError):
-            known = json.loads((folder / _VERSIONS).read_text())
-            self.versions = {str(name): str(version) for name, version in known.items()}
+        for top in self.tops:
+            with suppress(OSError, ValueError):
+                known = json.loads((folder / top / _VERSIONS).read_text())
+                self.versions.update({str(name): str(version) for name, version in known.items()})
         self.done = 0
 
     def run(self, names: list[str]) -> Fetched:
@@ -134,7 +151,7 @@ class _Copy:
             self._copy_digests(digests[at:at + _DIGESTS_AT_A_TIME])
         with ThreadPoolExecutor(_AT_A_TIME) as pool:
             list(pool.map(self._copy, files))
-        self._replace(_VERSIONS, json.dumps(self.versions, sort_keys=True).encode())
+        self._keep_versions({_top(name) for name in due})
         return self.fetched
 
     def _is_here(self, name: str) -> bool:
@@ -143,7 +160,8 @@ class _Copy:
     def _forget_deleted(self) -> None:
         """Segments that the run has given up since, and what an interrupted copy left."""
         self.versions = {name: version for name, version in self.versions.items() if name in self.there}
-        for path in self.folder.glob("**/*"):
+        paths = (path for top in self.tops for path in (self.folder / top).glob("**/*"))
+        for path in paths:
             name = path.relative_to(self.folder).as_posix()
             if belongs_to_run(name) and name not in self.there and path.name != "digest.json":  # which may be made here
                 with suppress(OSError):
@@ -155,6 +173,16 @@ class _Copy:
             if name not in wanted and version != version_of(self.there[name]):
                 (self.folder / name).unlink(missing_ok=True)
                 del self.versions[name]
+                self._keep_versions({_top(name)})
+
+    def _keep_versions(self, tops: set[str]) -> None:
+        """In a file for each rank: several processes may fetch ranks of one run."""
+        of_top: dict[str, dict[str, str]] = {top: {} for top in tops}
+        for name, version in self.versions.items():
+            if _top(name) in of_top:
+                of_top[_top(name)][name] = version
+        for top, versions in of_top.items():
+            self._replace(f"{top}/{_VERSIONS}", json.dumps(versions, sort_keys=True).encode())
 
     def _copy_digests(self, names: list[str]) -> None:
         small = [name for name in names if int(self.there[name].get("size") or 0) <= _MAX_DIGEST_BYTES]
