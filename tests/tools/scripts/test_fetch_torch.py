@@ -72,7 +72,7 @@ def test_a_build_for_other_devices_is_not_taken_the_cpu_build_is_and_so_is_what_
 
 def test_every_requirement_is_an_exact_version_and_names_no_place():
     assert all(re.fullmatch(r"[a-z][a-z0-9-]*==[0-9.]+(\+cpu)?", line) for line in LINES if not line.startswith("#"))
-    assert VERSION and "http" not in "".join(LINES)
+    assert VERSION and "://" not in "".join(LINES)
 
 
 def test_wrong_usage_is_told(fetch):
