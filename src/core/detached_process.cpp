@@ -54,13 +54,6 @@ int start_and_leave(void* argument) {
   ::_exit(0);
 }
 
-std::vector<char*> pointers_to(std::vector<std::string>& words) {
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
 // A file in memory that holds `text`, above the standard descriptors; -1: none.
 int file_of(const std::string& text) {
   const int made = ::memfd_create("nanhunt", MFD_CLOEXEC);
@@ -74,9 +67,16 @@ int file_of(const std::string& text) {
 
 }  // namespace
 
+std::vector<char*> argv_of(std::vector<std::string>& words) {
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
 int start_detached(const DetachedProgram& program) {
   std::vector<std::string> words = program.command, settings = program.environment;
-  const std::vector<char*> argv = pointers_to(words), environment = pointers_to(settings);
+  const std::vector<char*> argv = argv_of(words), environment = argv_of(settings);
   Start start;
   start.argv = argv.data();
   start.environment = environment.data();

@@ -7,6 +7,9 @@
 
 namespace nanhunt {
 
+// As exec takes words: they must outlive it.
+std::vector<char*> argv_of(std::vector<std::string>& words);
+
 struct DetachedProgram {
   std::vector<std::string> command;      // the first word is looked for on PATH
   std::vector<std::string> environment;  // "NAME=value"

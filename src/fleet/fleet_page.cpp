@@ -140,11 +140,15 @@ void write_facts_of(HtmlWriter& out, const FleetView& view) {
 
 void write_map(HtmlWriter& out, const RankMap& map) {
   reports::begin_wide_part(out, "map", "Steps × ranks");
+  const bool has_steps = std::any_of(map.ranks.begin(), map.ranks.end(),
+                                     [](const MapRank& one) { return one.digest != nullptr && one.digest->last_step; });
+  const std::string steps =
+      has_steps ? fmt::format(" over steps {} to {}", format_count(map.first_step), format_count(map.last_step))
+                : ", of which no step is known";
   out.element("p", "",
-              fmt::format("{} over steps {} to {}, from one digest of each. A digest keeps what happened first and "
-                          "last, not each step.",
-                          reports::plural(map.ranks.size(), "rank", "ranks"), format_count(map.first_step),
-                          format_count(map.last_step)));
+              fmt::format("{}{}, from one digest of each that left one. A digest keeps what happened first and last, "
+                          "not each step.",
+                          reports::plural(map.ranks.size(), "rank", "ranks"), steps));
   if (map.omitted > 0)
     out.element(
         "p", "more",
@@ -199,10 +203,11 @@ void write_found(HtmlWriter& out, const FleetVerdict& verdict, const RankMap& ma
          linked ? rank_folder(verdict, "", one.rank) + "/report.html" : ""});
   }
   if (table.rows.empty()) return;
-  reports::begin_wide_part(out, "found", "Ranks it began on");
+  const bool parted = verdict.parting_leads;
+  reports::begin_wide_part(out, "found", parted ? "Ranks whose parameters differ" : "Ranks it began on");
   if (table.omitted > 0)
-    out.element("p", "", "It began on " + ranges_text(ranges_of(found, kListedRanges), found.size()) + ".");
-  reports::write_table(out, table, "Table of ranks it began on");
+    out.element("p", "", (parted ? "They are " : "It began on ") + ranges_text(ranges_of(found, kListedRanges), found.size()) + ".");
+  reports::write_table(out, table, parted ? "Table of ranks whose parameters differ" : "Table of ranks it began on");
   reports::end_part(out);
 }
 
@@ -232,7 +237,7 @@ void write_absent(HtmlWriter& out, const FleetVerdict& verdict) {
   const Digests& d = verdict.digests;
   reports::Lines lines;
   if (const std::uint64_t missing = d.missing_count(); missing > 0)
-    lines.shown.push_back(sentence_of("No digest", d.missing_ranges(kListedRanges), missing));
+    lines.shown.push_back(sentence_of(d.unread.empty() && d.older.empty() ? "No digest" : "No digest of this launch that can be read", d.missing_ranges(kListedRanges), missing));
   if (!d.older.empty())
     lines.shown.push_back(sentence_of("Of another launch alone", ranges_of(d.older, kListedRanges), d.older.size()));
   for (const UnreadDigest& one : d.unread) {

@@ -226,8 +226,9 @@ class Judge {
       note("Parameters of replicas were not compared: no rank left checksums of any (they are taken on the CPU, at levels live and steps).");
     const Digests& d = verdict_.digests;
     if (const std::uint64_t missing = d.missing_count(); missing > 0) {
-      note("{} of {} ranks left no digest: {}. What they did is not known.", missing, d.world_size,
-           ranges_text(d.missing_ranges(kMostRanges), missing));
+      const bool all_without = d.unread.empty() && d.older.empty();
+      note("{} of {} ranks left no digest{}: {}. What they did is not known.", missing, d.world_size,
+           all_without ? "" : " of this launch that can be read", ranges_text(d.missing_ranges(kMostRanges), missing));
     }
     if (!d.unread.empty())
       note("{} cannot be read ({}: {}).", analyze::count_of(static_cast<std::int64_t>(d.unread.size()), "digest"), d.unread.front().path, d.unread.front().why);

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <optional>
 #include <string_view>
-#include <vector>
 
 #include "nanhunt/dtype.h"
 #include "nanhunt/event.h"
@@ -18,11 +17,11 @@ struct BadCounts {
   std::int64_t nan = 0, pos_inf = 0, neg_inf = 0;
 };
 
-BadCounts bad_counts_of(const std::vector<OpArg>& args, std::size_t first, std::size_t count, const TraceNames& names) {
+BadCounts bad_outputs_of(const RecordBatch& batch, std::size_t row, const TraceNames& names) {
   BadCounts counts;
-  for (std::size_t i = first; i < first + count; ++i) {
-    if (args[i].role == ArgRole::kMask || args[i].role == ArgRole::kIndex) continue;  // its numbers are not mixed in
-    const ValueBrief* value = names.value(args[i].value);
+  const OpRecord& op = batch.ops[row];
+  for (std::size_t i = op.first_output; i < op.first_output + op.output_count; ++i) {
+    const ValueBrief* value = names.value(batch.outputs[i].value);
     if (value == nullptr || !value->is_bad) continue;
     counts.any = true;
     counts.nan += value->nan;
@@ -32,19 +31,15 @@ BadCounts bad_counts_of(const std::vector<OpArg>& args, std::size_t first, std::
   return counts;
 }
 
-BadCounts bad_outputs_of(const RecordBatch& batch, std::size_t row, const TraceNames& names) {
-  return bad_counts_of(batch.outputs, batch.ops[row].first_output, batch.ops[row].output_count, names);
-}
-
 bool reads_bad(const RecordBatch& batch, const OpRecord& op, const TraceNames& names) {
-  if (op_info(names.text(op.op)).has(kOverwritesAll)) {
-    const auto first = batch.inputs.begin() + op.first_input;
-    return std::any_of(first, first + op.input_count, [&](const OpArg& arg) {
-      const ValueBrief* value = arg.role == ArgRole::kOverwritten ? nullptr : names.value(arg.value);
-      return value != nullptr && value->is_bad;
-    });
-  }
-  return bad_counts_of(batch.inputs, op.first_input, op.input_count, names).any;
+  const bool ignores_old = op_info(names.text(op.op)).has(kOverwritesAll);
+  const auto first = batch.inputs.begin() + op.first_input;
+  return std::any_of(first, first + op.input_count, [&](const OpArg& arg) {
+    const bool mixed_in = arg.role != ArgRole::kMask && arg.role != ArgRole::kIndex;
+    if (!mixed_in || (arg.role == ArgRole::kOverwritten && ignores_old)) return false;
+    const ValueBrief* value = names.value(arg.value);
+    return value != nullptr && value->is_bad;
+  });
 }
 
 // Between ranks: what it gives bad may have come from another one. By its name where the call's row comes later.

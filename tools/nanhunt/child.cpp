@@ -11,6 +11,8 @@
 #include <ctime>
 #include <string_view>
 
+#include "src/core/detached_process.h"
+
 namespace nanhunt::cli {
 namespace {
 
@@ -101,13 +103,6 @@ std::vector<std::string> environment_with(const Environment& changes) {
     if (!value.empty()) merged.push_back(name + "=" + value);
   }
   return merged;
-}
-
-std::vector<char*> argv_of(std::vector<std::string>& words) {
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  return pointers;
 }
 
 ChildEnd run_child(const std::vector<std::string>& command, const Environment& environment) {

@@ -18,8 +18,6 @@ using Environment = std::vector<std::pair<std::string, std::string>>;  // set ov
 
 // Our own environment with changes, as a program is given it: "NAME=value".
 std::vector<std::string> environment_with(const Environment& changes);
-// As exec takes words: they must outlive it.
-std::vector<char*> argv_of(std::vector<std::string>& words);
 
 // `command` has at least one word, and is looked for on PATH. Signals that another process sends to us are passed on.
 // Those of the terminal reach the child anyway, for it is in our process group; they do not end us while it lives.

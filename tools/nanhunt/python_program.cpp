@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "src/core/detached_process.h"
 #include "tools/nanhunt/child.h"
 #include "tools/nanhunt/environment/python_package.h"
 

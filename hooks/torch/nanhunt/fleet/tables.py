@@ -189,8 +189,8 @@ def _write_records(trace: str, folder: Path) -> int:
     return sum(rows.values())
 
 
-def group_name(ranks: list[Rank], size: int) -> str:
-    first = ranks[0].rank // size * size
+def group_name(rank: int, size: int) -> str:
+    first = rank // size * size
     return f"{first:05}-{first + size - 1:05}"
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, Callable
+from typing import Callable
 
 from nanhunt.fleet.engines import Engine
 from nanhunt.fleet.tables import (
@@ -30,11 +30,8 @@ _AHEAD = 4096  # pieces of work that are handed out at a time
 
 
 def groups_of(ranks: list[Rank], size: int) -> dict[str, list[Rank]]:
-    by_group = {}
-    for _, members in groupby(ranks, key=lambda rank: rank.rank // size):
-        group = list(members)
-        by_group[group_name(group, size)] = group
-    return by_group
+    """By name, in the order of the ranks."""
+    return {name: list(members) for name, members in groupby(ranks, key=lambda rank: group_name(rank.rank, size))}
 
 
 def make_parts(run: str, out: str, engine: Engine, share: tuple[int, int],
@@ -73,13 +70,13 @@ def _make_tables(run: str, out: str, engine: Engine, group_size: int,
     due = {name: members for name, members in groups.items() if not is_merged(out, name, members)}
     _forget_other_groups(out, set(groups))
     left = {name: len(members) for name, members in due.items()}
-    waiting = iter([(name, rank) for name, members in due.items() for rank in members])
+    waiting = (rank for members in due.values() for rank in members)
     done = len(ranks) - sum(left.values())
     _hand_out(engine, run, out, waiting, _AHEAD)
     for result in engine.results():
-        if isinstance(result, str):  # a group's name
+        if not isinstance(result, Part):  # a group is merged
             continue
-        name, _ = result
+        name = group_name(result.rank, group_size)
         done += 1
         if progress:
             progress(done, len(ranks))
@@ -92,16 +89,9 @@ def _make_tables(run: str, out: str, engine: Engine, group_size: int,
     return parts
 
 
-def _hand_out(engine: Engine, run: str, out: str, waiting: Iterator[tuple[str, Rank]], most: int) -> None:
-    for _ in range(most):
-        piece = next(waiting, None)
-        if piece is None:
-            return
-        engine.submit(_part_of_group, run, piece[1], out, piece[0], rank=piece[1].rank)
-
-
-def _part_of_group(run: str, rank: Rank, out: str, group: str) -> tuple[str, Any]:
-    return group, rank_part(run, rank, out)
+def _hand_out(engine: Engine, run: str, out: str, waiting: Iterator[Rank], most: int) -> None:
+    for rank in islice(waiting, most):
+        engine.submit(rank_part, run, rank, out, rank=rank.rank)
 
 
 def _forget_other_groups(out: str, groups: set[str]) -> None:
