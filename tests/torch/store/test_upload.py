@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from hunting import cli
 from stores import nanhunt, store, upload
 
 pytestmark = pytest.mark.usefixtures("library")
@@ -332,15 +333,38 @@ def test_a_server_that_never_answers_does_not_hold_up_the_end_of_a_command(setti
     assert kept(tmp_path / "cache")
 
 
-def end_uploads(cache: Path) -> None:
+def uploads_of(cache: Path) -> list[int]:
     """What goes on in the background by itself."""
+    found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             ours = b"nanhunt.store" in (process / "cmdline").read_bytes()
             if ours and f"NANHUNT_CACHE={cache}".encode() in (process / "environ").read_bytes():
-                os.kill(int(process.name), signal.SIGKILL)
+                found.append(int(process.name))
         except OSError:
             continue
+    return found
+
+
+def end_uploads(cache: Path) -> None:
+    for process in uploads_of(cache):
+        os.kill(process, signal.SIGKILL)
+
+
+def test_ctrl_c_during_the_last_copy_ends_the_command_and_not_the_copy(settings, program, tmp_path, monkeypatch):
+    pytest.importorskip("s3fs", reason="s3fs is not installed")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        words = [cli(), "run", "--out", "s3://bucket/run", "--", sys.executable, program()]
+        process = subprocess.Popen(words, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        while "copying what is left" not in (line := process.stderr.readline()):
+            assert line, "it ended before the last copy"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) != 0
+        process.stderr.close()
+        assert uploads_of(tmp_path / "cache")
+        assert kept(tmp_path / "cache")
+        end_uploads(tmp_path / "cache")
 
 
 def test_where_a_url_cannot_be_opened_the_command_is_run_all_the_same(tmp_path, settings, program, monkeypatch):
