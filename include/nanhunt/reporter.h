@@ -24,6 +24,9 @@ std::string render_answer(const Analysis& analysis, const TextOptions& options =
 // All of it.
 std::string render_text(const Analysis& analysis, const TextOptions& options = {});
 std::string render_json(const Analysis& analysis);  // nanhunt.report, version 1
+// The verdict and what it rests on as one object of at most 16 KiB, for programs that read it themselves: nanhunt.brief,
+// version 1.
+std::string render_brief(const Analysis& analysis, const TextOptions& options = {});
 // An issue ready to paste.
 std::string render_markdown(const Analysis& analysis);
 // Findings as workflow commands of GitHub's ("::error file=train.py,line=12::..."). `root`: the checkout, to which files

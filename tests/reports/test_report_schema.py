@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("NANHUNT_BIN_DIR", ROOT / "build" / "dev" / "bin"))
 SCHEMAS = {
     name: json.loads((ROOT / "reports" / "schema" / f"nanhunt.{name}.schema.json").read_text())
-    for name in ("report", "precision", "fleet")
+    for name in ("report", "brief", "precision", "fleet")
 }
 
 COMPARISONS = ["precision", "precision-good", "precision-hostile"]
@@ -81,6 +81,12 @@ def test_a_report_follows_the_schema(validator, load, name):
     assert errors_in(validator, load(name)) == []
 
 
+@pytest.mark.parametrize("name", [*REPORTS, "long"])
+def test_a_brief_follows_its_schema_and_is_small(text_of, load, name):
+    assert errors_in(validator_of("brief"), load(f"brief-{name}")) == []
+    assert len(text_of(f"brief-{name}")) <= 16 * 1024
+
+
 @pytest.mark.parametrize("name", COMPARISONS)
 def test_a_comparison_of_precision_follows_its_schema(validator_of_precision, load, name):
     assert errors_in(validator_of_precision, load(name)) == []
@@ -102,7 +108,7 @@ def objects_of(schema):
             yield from objects_of(value)
 
 
-@pytest.mark.parametrize("schema, least", [("report", 15), ("precision", 10), ("fleet", 8)])
+@pytest.mark.parametrize("schema, least", [("report", 15), ("brief", 15), ("precision", 10), ("fleet", 8)])
 def test_every_object_is_closed_and_requires_all_of_its_fields(schema, least):
     found = list(objects_of(SCHEMAS[schema]))
     assert len(found) > least

@@ -39,6 +39,8 @@ bool make(const std::string& kind, nanhunt::PrecisionComparison& comparison) {
 // "": none of that kind.
 std::string render(const std::string& kind, bool as_json) {
   nanhunt::Analysis analysis;
+  constexpr std::string_view kBrief = "brief-";
+  if (kind.starts_with(kBrief)) return make(kind.substr(kBrief.size()), analysis) ? nanhunt::render_brief(analysis) : "";
   if (make(kind, analysis)) return as_json ? nanhunt::render_json(analysis) : nanhunt::render_html(analysis);
   nanhunt::PrecisionComparison comparison;
   if (!make(kind, comparison)) return "";
@@ -51,7 +53,7 @@ std::string render(const std::string& kind, bool as_json) {
 int main(int argc, char** argv) {
   const std::string report = argc == 3 ? render(argv[1], std::string_view(argv[2]).ends_with(".json")) : "";
   if (report.empty()) {
-    std::fputs("usage: write_sample_report fault|warning|clean|hostile|overflow|calibrating|ramp|long|empty|"
+    std::fputs("usage: write_sample_report [brief-]fault|warning|clean|hostile|overflow|calibrating|ramp|long|empty|"
                "precision[-good|-hostile] FILE\n",
                stderr);
     return 2;

@@ -81,6 +81,11 @@ Option& Option::excludes(const Option& other) {
   return *this;
 }
 
+Option& Option::needs(const Option& other) {
+  option_->needs(other.option_);
+  return *this;
+}
+
 std::string Option::name() const { return option_->get_name(); }
 bool Option::given() const { return !option_->empty(); }
 
@@ -105,6 +110,9 @@ Option Options::add(const std::string& name, double& value, const std::string& h
 }
 Option Options::add(const std::string& name, std::optional<std::string>& value, const std::string& help) {
   return Option(app_->add_option(name, value, help));
+}
+Option Options::add_list(const std::string& name, std::vector<std::string>& values, const std::string& help) {
+  return Option(app_->add_option(name, values, help)->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll));
 }
 Option Options::add(const std::string& name, std::optional<std::uint32_t>& value, const std::string& help) {
   return Option(app_->add_option(name, value, help)->check(check_whole));

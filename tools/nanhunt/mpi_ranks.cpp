@@ -18,7 +18,7 @@
 
 #include "src/core/text.h"
 #include "src/engine/ranks/mpi_group.h"
-#include "tools/nanhunt/child.h"
+#include "tools/nanhunt/children/child.h"
 #include "tools/nanhunt/terminal.h"
 
 namespace nanhunt::cli {

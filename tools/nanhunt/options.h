@@ -32,6 +32,7 @@ class Option {
   Option& in_range(int lowest, int highest);
   Option& in_range(double lowest, double highest);
   Option& excludes(const Option& other);
+  Option& needs(const Option& other);
 
   std::string name() const;
   bool given() const;  // after parsing
@@ -56,6 +57,8 @@ class Options {
   Option add(const std::string& name, std::optional<std::string>& value, const std::string& help);
   Option add(const std::string& name, std::optional<std::uint32_t>& value, const std::string& help);
   Option add(const std::string& name, std::optional<std::uint64_t>& value, const std::string& help);
+  // Given several times: one value each.
+  Option add_list(const std::string& name, std::vector<std::string>& values, const std::string& help);
   Option add_flag(const std::string& name, bool& value, const std::string& help);
 
   void describe_further(const std::string& text);  // below the options in --help

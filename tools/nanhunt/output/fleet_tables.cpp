@@ -6,7 +6,7 @@
 
 #include "reports/views/numbers.h"
 #include "src/core/text.h"
-#include "tools/nanhunt/python_program.h"
+#include "tools/nanhunt/children/python_program.h"
 #include "tools/nanhunt/terminal.h"
 
 namespace nanhunt::cli {

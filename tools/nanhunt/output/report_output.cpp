@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <system_error>
 
-#include "tools/nanhunt/child.h"
+#include "tools/nanhunt/children/child.h"
 #include "tools/nanhunt/terminal.h"
 
 namespace nanhunt::cli {

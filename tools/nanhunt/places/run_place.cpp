@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "src/core/text.h"
-#include "tools/nanhunt/python_program.h"
+#include "tools/nanhunt/children/python_program.h"
 #include "tools/nanhunt/terminal.h"
 
 namespace nanhunt::cli {

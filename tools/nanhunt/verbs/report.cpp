@@ -25,6 +25,8 @@ class ReportVerb final : public Verb {
     options.add_run("RUN", run_, "Run folder, attempt folder or .nht file").required();
     Option text = options.add_flag("--text", text_, "Only the text, to stdout; writes no file");
     Option as_json = options.add_flag("--json", json_, "Only report.json, to stdout; writes no file");
+    Option brief = options.add_flag("--brief", brief_, "With --json: one object of at most 16 KiB, for agents and programs");
+    brief.needs(as_json);
     Option html = options.add_flag("--html", html_, "Only report.html, to stdout; writes no file");
     text.excludes(as_json).excludes(html);
     as_json.excludes(html);
@@ -78,6 +80,12 @@ class ReportVerb final : public Verb {
     return fs::current_path(ignored).string();
   }
 
+  TextOptions run_options() const {
+    TextOptions options;
+    options.run = run_;
+    return options;
+  }
+
   std::string text_of(const Analysis& analysis, const TextOptions& options) const {
     return full_ ? render_text(analysis, options) : render_answer(analysis, options);
   }
@@ -85,7 +93,7 @@ class ReportVerb final : public Verb {
   int write_one(const Analysis& analysis, Format format) const {
     const bool to_stdout = output_.empty() || output_ == "-";
     std::string content;
-    if (format == Format::kJson) content = render_json(analysis);
+    if (format == Format::kJson) content = brief_ ? render_brief(analysis, run_options()) : render_json(analysis);
     if (format == Format::kHtml) content = render_html(analysis);
     if (format == Format::kMarkdown) content = render_markdown(analysis);
     if (format == Format::kGithub) content = render_annotations(analysis, checkout());
@@ -117,7 +125,7 @@ class ReportVerb final : public Verb {
   }
 
   std::string run_, output_;
-  bool text_ = false, json_ = false, html_ = false, markdown_ = false, github_ = false, full_ = false, open_ = false;
+  bool text_ = false, json_ = false, html_ = false, markdown_ = false, github_ = false, full_ = false, open_ = false, brief_ = false;
 };
 
 const RegisterVerb<ReportVerb> kReport{

@@ -141,6 +141,7 @@ std::vector<std::string> live_page(const LiveStatus& status, const PageOptions& 
     add("learning rate", status.lr);
     if (status.numbers.scale && (*status.numbers.scale != 1 || status.numbers.skipped_steps > 0)) add("scale", status.numbers.scale);
     if (status.seconds_per_step) numbers += "  " + duration_text(*status.seconds_per_step) + " a step";
+    if (status.watching) numbers += fmt::format(", {:.0f} % of it watching", 100 * *status.watching);
     if (!numbers.empty()) lines.push_back("  Last    " + numbers + (status.world_size > 1 ? fmt::format(" (rank {})", *status.shown_rank) : ""));
     lines.push_back("  Steps   " + counts_text(status));
     if (status.world_size > 1) lines.push_back("  Ranks   " + ranks_text(status));

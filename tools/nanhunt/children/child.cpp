@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/nanhunt/child.h"
+#include "tools/nanhunt/children/child.h"
 
 #include <fcntl.h>
 #include <sys/wait.h>

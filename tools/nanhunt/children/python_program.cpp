@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/nanhunt/python_program.h"
+#include "tools/nanhunt/children/python_program.h"
 
-#include <fcntl.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -13,8 +10,8 @@
 #include <filesystem>
 #include <utility>
 
-#include "src/core/detached_process.h"
-#include "tools/nanhunt/child.h"
+#include "tools/nanhunt/children/child.h"
+#include "tools/nanhunt/children/piped_child.h"
 #include "tools/nanhunt/environment/python_package.h"
 
 namespace nanhunt::cli {
@@ -24,11 +21,6 @@ namespace {
 std::string run_module(const std::string& module) {
   return "import sys; sys.path[:] = [p for p in sys.path if p]; import runpy; runpy.run_module('" + module +
          "', run_name='__main__', alter_sys=True)";
-}
-
-void close_end(int& end) {
-  if (end >= 0) ::close(end);
-  end = -1;
 }
 
 }  // namespace
@@ -48,34 +40,12 @@ Result<PythonProgram> PythonProgram::start(const std::string& module, const std:
   const std::string above = std::filesystem::path(package).parent_path().string();
   std::vector<std::string> settings =
       environment_with({{"PYTHONPATH", path != nullptr && *path != '\0' ? above + ":" + path : above}});
-  std::array<int, 2> in{-1, -1}, out{-1, -1};
-  if (::pipe2(in.data(), O_CLOEXEC) != 0 || ::pipe2(out.data(), O_CLOEXEC) != 0) {
-    const int error = errno;
-    close_end(in[0]);
-    close_end(in[1]);
-    return Status(StatusCode::kUsage, std::string("no pipe to Python: ") + std::strerror(error));
-  }
-  posix_spawn_file_actions_t actions{};
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, in[0], STDIN_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
-  posix_spawnattr_t attributes{};
-  posix_spawnattr_init(&attributes);
-  if (terminal == Terminal::kApart) posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-  const std::vector<char*> argv = argv_of(command), envp = argv_of(settings);
-  pid_t child = -1;
-  const int error = ::posix_spawnp(&child, argv[0], &actions, &attributes, argv.data(), envp.data());
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&actions);
-  close_end(in[0]);
-  close_end(out[1]);
-  PythonProgram program(child, in[1], out[0]);
-  if (error != 0) {
-    program.child_ = -1;
-    return Status(StatusCode::kNotFound, "'" + command[0] + "' could not be started: " + std::strerror(error) +
+  const PipedChild child = start_piped({command, std::move(settings), true, false, terminal == Terminal::kApart});
+  if (child.start_error != 0) {
+    return Status(StatusCode::kNotFound, "'" + command[0] + "' could not be started: " + std::strerror(child.start_error) +
                                              ". Name a Python in NANHUNT_PYTHON.");
   }
-  return program;
+  return PythonProgram(child.pid, child.input, child.output);
 }
 
 PythonProgram::PythonProgram(PythonProgram&& from) noexcept
@@ -125,10 +95,7 @@ void PythonProgram::leave() {
 int PythonProgram::wait() {
   close_input();
   if (child_ > 0) {
-    int status = 0;
-    while (::waitpid(child_, &status, 0) < 0 && errno == EINTR) {
-    }
-    status_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    status_ = wait_for(child_);
     child_ = -1;
   }
   close_end(output_);

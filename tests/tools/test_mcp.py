@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`nanhunt mcp` as a careless or hostile client speaks to it: raw lines on stdin. How the protocol's own client drives
+it is in tests/torch/runs/test_mcp.py."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+NANHUNT = Path(os.environ.get("NANHUNT_BIN_DIR", "/nonexistent"), "nanhunt")
+pytestmark = pytest.mark.skipif(
+    not NANHUNT.is_file(), reason="nanhunt is not built: NANHUNT_BIN_DIR names no folder with it"
+)
+TIMEOUT = 600  # ends what hangs
+
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": 0,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
+}
+
+
+def request(number, method, **params):
+    return {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+
+
+def tool(number, name, **arguments):
+    return request(number, "tools/call", name=name, arguments=arguments)
+
+
+def speak(folder, *messages, words=()):
+    """The answers by id to some messages; texts are sent as they are."""
+    lines = "".join((m if isinstance(m, str) else json.dumps(m)) + "\n" for m in messages)
+    done = subprocess.run(
+        [NANHUNT, "mcp", "--root", folder, *words], input=lines, capture_output=True, text=True, timeout=TIMEOUT
+    )
+    assert done.returncode == 0, done.stderr
+    return {answer["id"]: answer for answer in map(json.loads, done.stdout.splitlines())}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """With a run that failed and its repaired twin."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name in ("adam-eps", "adam-eps-fixed"):
+        words = ["train", name, "--steps", "3", "--no-verify", "--out", folder / name]
+        subprocess.run([NANHUNT, *words], check=True, capture_output=True, timeout=TIMEOUT)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "asked, given",
+    [("2024-11-05", "2024-11-05"), ("2025-06-18", "2025-06-18"), ("1999-01-01", "2025-11-25"), (7, "2025-11-25")],
+)
+def test_a_version_of_the_protocol_that_is_known_is_agreed_on_and_else_the_newest_is_named(tmp_path, asked, given):
+    hello = json.loads(json.dumps(HELLO))
+    hello["params"]["protocolVersion"] = asked
+    result = speak(tmp_path, hello)[0]["result"]
+    assert result["protocolVersion"] == given
+    assert result["serverInfo"]["name"] == "nanhunt" and "tools" in result["capabilities"]
+
+
+def test_what_is_no_request_is_refused_and_the_next_one_answered(tmp_path):
+    wrong = [
+        "{",
+        "[]",
+        "7",
+        '"text"',
+        "",
+        '{"id": 1}',
+        '{"id": {}, "method": "ping"}',
+        '{"id": 2, "method": 3}',
+        '{"id": 3, "method": "nothing"}',
+        '{"id": 4, "method": "tools/call", "params": []}',
+        '{"id": 5, "method": "tools/call", "params": {"name": "rm"}}',
+        '{"method": "ping"}',
+        "[" * 100_000,
+        "\0\x7f",
+        '{"id": 6, "method": "initialize", "params": null}',
+    ]
+    answers = speak(tmp_path, *wrong, request(9, "ping"))
+    assert answers[9]["result"] == {}
+    codes = {number: answer["error"]["code"] for number, answer in answers.items() if "error" in answer}
+    assert codes == {None: codes[None], 2: -32600, 3: -32601, 4: -32602, 5: -32602, 6: -32602}
+
+
+def test_a_line_of_megabytes_is_dropped_and_the_next_one_answered(tmp_path):
+    assert speak(tmp_path, "x" * (9 << 20), request(1, "ping"))[1]["result"] == {}
+
+
+def test_tools_say_whether_they_only_read(tmp_path):
+    def offered(*words):
+        return {
+            one["name"]: one for one in speak(tmp_path, request(1, "tools/list"), words=words)[1]["result"]["tools"]
+        }
+
+    assert all(one["annotations"]["readOnlyHint"] for one in offered().values()) and "repro" not in offered()
+    assert not offered("--write")["repro"]["annotations"]["readOnlyHint"]
+    for one in offered("--write").values():
+        assert one["inputSchema"]["additionalProperties"] is False and one["description"]
+
+
+def test_a_report_is_the_brief_one_and_checks_say_what_runs_are(folder):
+    answers = speak(
+        folder,
+        tool(1, "report", run="adam-eps"),
+        tool(2, "check", run="adam-eps"),
+        tool(3, "check", run="adam-eps-fixed"),
+        tool(4, "list_runs"),
+        tool(5, "live", run="adam-eps"),
+        tool(6, "info", run="adam-eps"),
+        tool(7, "advise", run="adam-eps"),
+    )
+    results = {number: answer["result"] for number, answer in answers.items()}
+    assert not any(one["isError"] for one in results.values()), results
+    brief = results[1]["structuredContent"]
+    assert (
+        brief["schema"] == "nanhunt.brief"
+        and brief["origin"]["class"] == "eps_underflow"
+        and brief["origin"]["phase"] == "optimizer"
+    )
+    assert json.loads(results[1]["content"][0]["text"]) == brief
+    assert results[2]["structuredContent"]["status"] == "fault" and results[3]["structuredContent"]["status"] == "clean"
+    assert {one["run"] for one in results[4]["structuredContent"]["runs"]} == {"adam-eps", "adam-eps-fixed"}
+
+
+def test_rows_are_bounded_and_cut_between_lines(folder):
+    answers = speak(
+        folder,
+        tool(1, "dump", run="adam-eps", kind="ops"),
+        tool(2, "dump", run="adam-eps", kind="ops", limit=3),
+        tool(3, "dump", run="adam-eps", kind="values", limit=500),
+        tool(4, "dump", run="adam-eps", kind="ops", step=0, limit=5),
+    )
+    rows = {number: answer["result"]["content"][0]["text"] for number, answer in answers.items()}
+    assert len(rows[1].splitlines()) == 50 and len(rows[2].splitlines()) == 3
+    assert len(rows[3]) < 64 * 1024
+    whole = [line for line in rows[3].splitlines() if line and not line.startswith("[cut")]
+    assert whole and all(json.loads(line)["kind"] == "values" for line in whole)
+    assert {json.loads(line)["step"] for line in rows[4].splitlines()} == {0}
+
+
+@pytest.mark.parametrize(
+    "path", ["..", "../..", "/etc", "/", "adam-eps/../..", "link", "", "s3://bucket/run", "x\0y", "nothing"]
+)
+def test_what_is_not_below_a_root_is_not_read(folder, path):
+    link = folder / "link"
+    if not link.is_symlink():
+        link.symlink_to("/etc")
+    result = speak(folder, tool(1, "report", run=path))[1]["result"]
+    assert result["isError"] and "nanhunt.brief" not in json.dumps(result)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"run": 7},
+        {"run": ["adam-eps"]},
+        {"run": "adam-eps", "step": -1},
+        {"run": "adam-eps", "step": 1.5},
+        {"run": "adam-eps", "limit": 501},
+        {"run": "adam-eps", "kind": "--help"},
+        {"run": "adam-eps", "more": 1},
+        {"run": "x" * 5000},
+        {"run": "--help"},
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused_in_words(folder, arguments):
+    result = speak(folder, tool(1, "dump", **arguments))[1]["result"]
+    assert result["isError"] and len(result["content"][0]["text"]) > 10
+
+
+def test_a_word_of_the_client_never_becomes_an_option(folder):
+    # `--json` is no module, and `--limit=9` no kind.
+    answers = speak(
+        folder,
+        tool(1, "dump", run="adam-eps", module="--limit=1"),
+        tool(2, "dump", run="adam-eps", kind="ops --limit 1"),
+    )
+    assert answers[1]["result"]["isError"] is False and "no rows match" in answers[1]["result"]["content"][0]["text"]
+    assert answers[2]["result"]["isError"]
+
+
+def test_only_a_server_that_may_write_writes(folder):
+    refused = speak(folder, tool(1, "repro", run="adam-eps", out="shown"))[1]["result"]
+    assert refused["isError"] and not (folder / "shown").exists()
+    outside = speak(folder, tool(1, "repro", run="adam-eps", out="../shown"), words=["--write"])[1]["result"]
+    assert outside["isError"] and not (folder.parent / "shown").exists()
+    before = sorted(path.name for path in folder.iterdir())
+    speak(
+        folder, *[tool(i, name, run="adam-eps") for i, name in enumerate(("report", "check", "info", "advise", "live"))]
+    )
+    assert sorted(path.name for path in folder.iterdir()) == before
+    assert not (folder / "adam-eps" / "report.json").exists()
+
+
+def test_a_call_can_be_cancelled_and_another_waits_its_turn(folder):
+    # The channel is read while the verb runs, so what comes in one go is known before it ends.
+    answers = speak(
+        folder,
+        tool(1, "report", run="adam-eps"),
+        {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}},
+        tool(2, "check", run="adam-eps"),
+        {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 99}},
+    )
+    assert set(answers) == {2} and answers[2]["result"]["structuredContent"]["status"] == "fault"
+
+
+def test_a_root_that_is_no_folder_is_said(tmp_path):
+    done = subprocess.run(
+        [NANHUNT, "mcp", "--root", tmp_path / "nothing"], input="", capture_output=True, text=True, timeout=TIMEOUT
+    )
+    assert done.returncode == 3 and "--root" in done.stderr
