@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-#define NANHUNT_C_API_VERSION 11
+#define NANHUNT_C_API_VERSION 12
 #define NANHUNT_API __attribute__((visibility("default")))
 
 /* Version of the library that is loaded: refuse to go on when it is below NANHUNT_C_API_VERSION. */
@@ -188,6 +188,7 @@ typedef struct nanhunt_step {
   double loss, lr, scale; /* NaN: not known (a NaN loss is a NaN loss); a scale of 0 counts as 0 */
   int32_t ending;         /* NANHUNT_ENDED_BY_OPTIMIZER, ... */
   const char* message;    /* what the program said of it; NULL: nothing */
+  int64_t watch_ns;       /* of the training thread's time since the last step, spent on watching; 0: not known */
 } nanhunt_step;
 
 typedef struct nanhunt_recorder_options {

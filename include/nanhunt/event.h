@@ -374,6 +374,7 @@ struct StepEvent {
   double lr = 0;
   double scale = 1;
   std::int64_t at_ns = 0;  // when it ended, by std::chrono::steady_clock; 0: now
+  std::int64_t watch_ns = 0;  // what watching took of the training thread's time since the last one; 0: not known
   StepEnding ending = StepEnding::kOptimizer;
   std::string_view message = {};  // what the program said of it: "AssertionError: loss is not finite"
 };

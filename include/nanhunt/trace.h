@@ -103,6 +103,7 @@ struct StepRecord {
   std::int64_t wall_ns = 0;          // volatile: differs between equal runs
   StepEnding ending = StepEnding::kOptimizer;
   StringId message = 0;
+  std::int64_t watch_ns = 0;         // volatile: of the training thread, spent on watching since the row before; 0: not known
   bool operator==(const StepRecord&) const = default;
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recording through the C interface.
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <limits>
@@ -86,6 +87,7 @@ nanhunt_status nanhunt_record_step(nanhunt_recorder* recorder, const nanhunt_ste
     nanhunt::StepEvent event{given.step, given.skipped != 0, given.loss, given.lr, given.scale};
     event.ending = nanhunt::c_api::enum_of("ending", given.ending, nanhunt::StepEnding::kForward);
     event.message = nanhunt::c_api::text_of(given.message);
+    event.watch_ns = std::max<int64_t>(given.watch_ns, 0);
     to.recorder->on_step_end(event);
   });
 }

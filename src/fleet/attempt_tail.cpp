@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "src/trace/record_kind.h"
 
@@ -36,6 +37,7 @@ void AttemptTail::add(const RecordBatch& batch) {
     if (row.ending == StepEnding::kOptimizer && !std::isfinite(row.loss)) one->bad = true;
     one->skipped = one->skipped || row.skipped;
     one->at_ns = row.wall_ns;
+    one->watch_ns = row.watch_ns;
     if (counted_.last_step && row.step < *counted_.last_step) continue;
     counted_.last_step = row.step;
     counted_.loss = row.ending == StepEnding::kOptimizer ? std::optional(row.loss) : known(row.loss);
@@ -79,8 +81,12 @@ TailNumbers AttemptTail::numbers() const {
   const auto timed = [](const auto& entry) { return entry.second.at_ns.has_value(); };
   const auto first = std::find_if(open_.begin(), open_.end(), timed);
   const auto last = std::find_if(open_.rbegin(), open_.rend(), timed);
-  if (first != open_.end() && last->first > first->first)
-    now.seconds_per_step = static_cast<double>(*last->second.at_ns - *first->second.at_ns) / 1e9 / (last->first - first->first);
+  if (first == open_.end() || last->first == first->first) return now;
+  const double seconds = static_cast<double>(*last->second.at_ns - *first->second.at_ns) / 1e9;
+  now.seconds_per_step = seconds / (last->first - first->first);
+  std::int64_t watching = 0;
+  for (auto one = std::next(first); one != open_.end(); ++one) watching += one->second.watch_ns;
+  if (watching > 0 && seconds > 0) now.watching = std::min(static_cast<double>(watching) / 1e9 / seconds, 1.0);
   return now;
 }
 

@@ -16,6 +16,7 @@ struct TailNumbers {
   std::uint64_t bad_steps = 0;      // loss, gradients, parameters or state were not finite, and no loss scaler skipped it
   std::uint64_t skipped_steps = 0;  // by a loss scaler
   std::optional<double> loss, lr, scale, gradient_norm, seconds_per_step;  // of the last step; none: not known
+  std::optional<double> watching;  // share of the time of the last steps that watching took, at least
 };
 
 class AttemptTail {
@@ -32,6 +33,7 @@ class AttemptTail {
   struct Step {
     bool bad = false, skipped = false;
     std::optional<std::int64_t> at_ns;
+    std::int64_t watch_ns = 0;
   };
 
   void add(const RecordBatch& batch);

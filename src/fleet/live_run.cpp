@@ -435,6 +435,7 @@ LiveStatus LiveRun::refresh(Clock::time_point now) {
     status.lr = numbers.lr;
     status.gradient_norm = numbers.gradient_norm;
     status.seconds_per_step = numbers.seconds_per_step;
+    status.watching = numbers.watching;
   }
   status.quiet_seconds = std::max(0.0, std::chrono::duration<double>(now - newest).count());
   const bool waits = ranks.size() < status.world_size && status.quiet_seconds < quiet_after_;  // for the other ranks

@@ -134,6 +134,7 @@ std::string render_live_json(const LiveStatus& status, std::string_view run) {
   out["lr"] = known_or_null(status.lr);
   out["gradient_norm"] = known_or_null(status.gradient_norm);
   out["seconds_per_step"] = known_or_null(status.seconds_per_step);
+  out["watching"] = known_or_null(status.watching);
   out["damaged"] = json_count(status.damaged);
   out["quiet_seconds"] = static_cast<std::int64_t>(status.quiet_seconds);
   out["groups"] = std::move(groups);

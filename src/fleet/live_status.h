@@ -59,7 +59,7 @@ struct LiveStatus {
   std::vector<LiveGroup> groups;  // at most kMaxGroups, and "other"
   // Of the lowest rank that shows them; none: not known.
   std::optional<std::uint32_t> shown_rank;
-  std::optional<double> loss, lr, gradient_norm, seconds_per_step;
+  std::optional<double> loss, lr, gradient_norm, seconds_per_step, watching;
   std::vector<LiveFault> faults;  // at most kMaxLiveFaults, by step
   std::uint64_t damaged = 0;      // ranks of which something could not be read
   double quiet_seconds = 0;       // since the last thing that was new; volatile

@@ -54,7 +54,7 @@ class CApi : public testing::Test {
     ASSERT_EQ(nanhunt_record_op(recorder_, &op), NANHUNT_OK) << nanhunt_last_error();
     nanhunt_mark mark{sizeof mark, 0, 0, NANHUNT_LOSS, "loss", out.value};
     ASSERT_EQ(nanhunt_record_mark(recorder_, &mark), NANHUNT_OK);
-    nanhunt_step step{sizeof step, 0, 0, static_cast<double>(y[1]), 0.1, 1, NANHUNT_ENDED_BY_OPTIMIZER, nullptr};
+    nanhunt_step step{sizeof step, 0, 0, static_cast<double>(y[1]), 0.1, 1, NANHUNT_ENDED_BY_OPTIMIZER, nullptr, 0};
     ASSERT_EQ(nanhunt_record_step(recorder_, &step), NANHUNT_OK);
   }
   static nanhunt_op log_op() {

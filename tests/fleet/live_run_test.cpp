@@ -68,6 +68,17 @@ class Training {
     if (opened) recorder_ = std::move(*opened);
   }
 
+  // `took`: when it ended after the one before, and what of that watching took, in nanoseconds.
+  void timed_step(std::int64_t took, std::int64_t watching) {
+    at_ns_ += took;
+    StepEvent event;
+    event.step = step_++;
+    event.loss = 1;
+    event.at_ns = at_ns_;
+    event.watch_ns = watching;
+    recorder_->on_step_end(event);
+    EXPECT_TRUE(recorder_->flush());
+  }
   void step(double loss, bool skipped = false, double scale = 1) {
     HealthEvent health;
     health.step = step_;
@@ -90,6 +101,7 @@ class Training {
  private:
   std::unique_ptr<Recorder> recorder_;
   std::uint32_t step_ = 0;
+  std::int64_t at_ns_ = std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
 };
 
 class LiveRunTest : public ::testing::Test {
@@ -138,6 +150,21 @@ TEST_F(LiveRunTest, shows_the_steps_that_came_since_and_those_before) {
   EXPECT_EQ(status.numbers.skipped_steps, 1u);
   EXPECT_EQ(status.status, VerdictStatus::kFault);
   EXPECT_THAT(status.faults, SizeIs(1));
+}
+
+TEST_F(LiveRunTest, says_which_share_of_the_last_steps_watching_took_where_that_is_known) {
+  Training training(run_);
+  constexpr std::int64_t kMillisecond = 1'000'000;
+  training.timed_step(10 * kMillisecond, 0);
+  training.timed_step(10 * kMillisecond, 0);
+  EXPECT_FALSE(look().watching.has_value()) << "nobody measured it";
+  for (int i = 0; i < 200; ++i) training.timed_step(10 * kMillisecond, 2 * kMillisecond);
+  LiveStatus status = look();
+  ASSERT_TRUE(status.watching.has_value());
+  EXPECT_NEAR(*status.watching, 0.2, 1e-9);
+  EXPECT_NEAR(*status.seconds_per_step, 0.01, 1e-9);
+  for (int i = 0; i < 200; ++i) training.timed_step(10 * kMillisecond, 40 * kMillisecond);
+  EXPECT_EQ(*look().watching, 1.0) << "a clock that disagrees gives no more than all of it";
 }
 
 TEST_F(LiveRunTest, of_a_run_that_is_closed_says_that_it_ended) {

@@ -84,8 +84,8 @@ std::string batch_text(const RecordBatch& batch) {
     out.line("samples step={} mb={} ids=[{}]", row.step, row.micro_batch, fmt::join(row.sample_ids, " "));
   }
   for (const auto& row : batch.steps) {
-    out.line("step step={} skipped={} loss={} lr={} scale={} end={} wall={}", row.step, row.skipped, number(row.loss),
-             number(row.lr), number(row.scale), row.end_seq, row.wall_ns);
+    out.line("step step={} skipped={} loss={} lr={} scale={} end={} wall={} watch={}", row.step, row.skipped, number(row.loss),
+             number(row.lr), number(row.scale), row.end_seq, row.wall_ns, row.watch_ns);
   }
   for (const auto& row : batch.evidence) {
     std::string operands;

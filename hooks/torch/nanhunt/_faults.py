@@ -23,6 +23,7 @@ from nanhunt.store.remote import is_url
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
+    from nanhunt._step_judge import StepFacts
 
 STOPPED = 10   # exit status of a run that was ended at its first fault
 _LINES = 3     # a run
@@ -73,9 +74,11 @@ class Faults:
         self.say: Callable[[str], object] = self._print  # integrations say it in their own logs
         self._known: set[tuple[Any, ...]] = set()  # origins that were told
         self.suspected = False  # something was not finite in a step that was judged since the last one ended
+        self.bad_steps = self.skipped_steps = 0  # of the run; a step that a scaler skipped is not bad
         self._bad_steps = 0  # in a row
         self._looks = 0
         self._spent, self._began = 0.0, time.perf_counter()
+        self._alerted = False  # trackers get one alert: the first fault
         self._given_up = False  # the last step, which was bad
         self._first_seq = 0  # of the step that runs
 
@@ -83,14 +86,19 @@ class Faults:
         if not self.session.options.quiet and sys.stderr is not None:
             print(f"\n{line}" if _bar_is_shown() else line, file=sys.stderr, flush=True)
 
-    def after_step(self, loss: float | None, ending: int) -> None:
+    def after_step(self, facts: StepFacts, ending: int) -> None:
         """A step is recorded. Raises SystemExit where the run shall end, and nothing else."""
         session, recorder, options = self.session, self.session.recorder, self.session.options
-        silent = options.quiet and not self.callbacks and not self.targets
+        bad = self.suspected or facts.loss is not None and not math.isfinite(facts.loss)
+        if facts.skipped:
+            self.skipped_steps += 1
+        elif bad:
+            self.bad_steps += 1
+        silent = options.quiet and not self.callbacks and not self.targets and not session.trackers.in_use
         if recorder is None or silent and not options.stop_on_fault:
+            self.suspected = False
             return
         try:
-            bad = self.suspected or loss is not None and not math.isfinite(loss)
             if options.level == "ops":
                 bad = bool(recorder.bad_since(self._first_seq)) or bad
                 self._first_seq = recorder.next_seq()
@@ -150,7 +158,11 @@ class Faults:
         step = "forward" if self.session.state.course in lib.INFERS else "step"
         rank, world = rank_and_world()
         if world == 1 or self.session.recorder is not None and _claims(finding, self.session.recorder.folder()):
-            self.say(_line(finding, step, self.session.options.place, rank, world))
+            if not self.session.options.quiet:
+                self.say(_line(finding, step, self.session.options.place, rank, world))
+            if not self._alerted:
+                self._alerted = True
+                self.session.trackers.alert(finding)
             self._hand_over(finding, rank)
         for callback in list(self.callbacks):
             try:

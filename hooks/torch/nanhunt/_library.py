@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 PACKAGE = Path(__file__).absolute().parent  # not resolved: a build tree links to the sources
-API_VERSION = 11
+API_VERSION = 12
 
 OK, USAGE, NOT_FOUND = 0, 1, 2
 F16, BF16, F32, F64, E4M3FN, E5M2, I64, I32, U8, BOOL = range(10)
@@ -67,7 +67,7 @@ class ScalerEvent(Sized):
 
 class Step(Sized):
     _fields_ = [("struct_size", _u32), ("step", _u32), ("skipped", _i32), ("loss", _f64), ("lr", _f64), ("scale", _f64),
-                ("ending", _i32), ("message", _text)]
+                ("ending", _i32), ("message", _text), ("watch_ns", _i64)]
 
 
 class Counters(Sized):
@@ -128,7 +128,8 @@ class State(c.Structure):
 
     _fields_ = [("step", _i64), ("micro_batch", _i64), ("phase", _i64), ("kernels", _i64), ("bad_number", _i64),
                 ("left_bad", _i64), ("looked", _i64), ("wrote", _i64), ("wrote_weights", _i64), ("held", _i64),
-                ("stepped", _i64), ("wanted", _i64), ("compiling", _i64), ("reads", _i64), ("course", _i64)]
+                ("stepped", _i64), ("wanted", _i64), ("compiling", _i64), ("reads", _i64), ("course", _i64),
+                ("spent_ns", _i64)]
 
 
 class HasState:

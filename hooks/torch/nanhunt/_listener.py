@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nanhunt._nested import tensors_in
 from nanhunt._pytorch import no_torch_function
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nanhunt._tap.kernels import Kernels
 
 
 class RootCall:
@@ -95,3 +102,83 @@ class Listener:
     def on_graph(self) -> None: ...  # a CUDA graph is about to be replayed
     def before_last_end(self) -> None: ...  # the watch is about to end, its last step is still open
     def on_close(self) -> None: ...
+
+
+_nothing = nullcontext()
+
+
+class Notifier:
+    """Calls listeners, and knows what time that takes of the thread that trains."""
+
+    kernels: Kernels | None
+
+    def __init__(self) -> None:
+        self.listeners: list[Listener] = []
+        self._notified: list[Listener] = []
+        self._hearers: dict[str, list[tuple[Listener, Callable[..., None]]]] = {}  # of those, by method
+        self._hearers_of: list[tuple[list[Listener], dict[str, Any]]] = []  # the same for lists that were told before
+        self.spent_ns = 0      # since the last step's row
+        self.is_timed = False  # what runs is part of what is being timed
+
+    def failed(self, error: BaseException, where: str) -> None:
+        """Something of ours raised."""
+        raise NotImplementedError
+
+    def forget_listeners(self) -> None:
+        self.listeners, self._notified, self._hearers, self._hearers_of = [], [], {}, []
+
+    def own_launches(self) -> AbstractContextManager[None]:
+        """Around what may launch kernels of ours."""
+        return _nothing if self.kernels is None else self.kernels.own()
+
+    # Around what is ours: the program's own modes do not see it.
+    modes_aside: Callable[[], AbstractContextManager[object]] = staticmethod(lambda: _nothing)
+    modes: tuple[Callable[[], int], Callable[[], int]] = (lambda: 0, lambda: 0)  # how many of either kind are on
+
+    def notify(self, method: str, *args: Any) -> None:
+        """Calls one method of each listener that has one."""
+        listeners = self.listeners
+        hearers = self._hearers.get(method) if listeners is self._notified else None
+        if hearers is None:
+            hearers = self._find_hearers(method)
+        if not hearers:
+            return
+        began = 0 if self.is_timed else perf_counter_ns()
+        self.is_timed = True
+        dispatch_modes, function_modes = self.modes
+        aside = None
+        # A context costs as much as what is done in it.
+        if self.kernels is not None or dispatch_modes() or function_modes():
+            aside = ExitStack()
+            aside.enter_context(self.own_launches())
+            aside.enter_context(self.modes_aside())
+        try:
+            for listener, hear in hearers:
+                if self.listeners is not listeners and listener not in self.listeners:
+                    continue  # taken off by one before it, which may have closed the watch
+                try:
+                    hear(*args)
+                except Exception as error:
+                    self.failed(error, f"{type(listener).__name__}.{method}")
+        finally:
+            if aside is not None:
+                aside.close()
+            if began:
+                self.is_timed = False
+                self.spent_ns += perf_counter_ns() - began
+
+    def _find_hearers(self, method: str) -> list[tuple[Listener, Callable[..., None]]]:
+        listeners = self.listeners
+        if listeners is not self._notified:
+            known = next((of for told, of in self._hearers_of if told is listeners), None)
+            if known is None:
+                known = {}
+                self._hearers_of.append((listeners, known))
+            self._notified, self._hearers = listeners, known
+        hearers = self._hearers.get(method)
+        if hearers is None:
+            silent = getattr(Listener, method)
+            hearers = self._hearers[method] = [(listener, getattr(listener, method)) for listener in listeners
+                                               if getattr(type(listener), method, None) is not silent
+                                               and method not in listener.leaves_out]
+        return hearers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nanhunt.store.background import BackgroundUpload
@@ -28,6 +28,7 @@ class Options:
     config: str | None = None   # configuration file; None: nanhunt.toml beside the program, if it is there
     quiet: bool = False         # no line while the run goes on
     stop_on_fault: bool = False  # the process ends after the first step with a fault
+    log_to: Any = "auto"        # experiment trackers: found by themselves, none ("off"), or those that are given
     on_fault: str | None = None  # a webhook or a command that is handed each fault
     command: list[str] = field(default_factory=list)
     run: str = ""               # the same for all processes of one run
@@ -65,6 +66,7 @@ class Options:
                           config=get("NANHUNT_CONFIG") or None,
                           url=get("NANHUNT_RUN_URL", ""),
                           stop_on_fault=get("NANHUNT_STOP_ON_FAULT", "0") == "1",
+                          log_to="off" if get("NANHUNT_LOG_TO") == "off" else "auto",
                           on_fault=get("NANHUNT_ON_FAULT") or None)
         budget = get("NANHUNT_BUDGET", "").removesuffix("%")
         if budget.replace(".", "", 1).isdigit():

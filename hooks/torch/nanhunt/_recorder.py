@@ -127,8 +127,9 @@ class Recorder:
         self._did(self.fast.nanhunt_record_scaler(self.handle, c.byref(event)))
 
     def step(self, step: int, skipped: bool, loss: float, lr: float, scale: float, ending: int = lib.BY_OPTIMIZER,
-             message: str = "") -> None:
+             message: str = "", watch_ns: int = 0) -> None:
         row = self._step
+        row.watch_ns = watch_ns
         row.step, row.skipped, row.loss, row.lr, row.scale, row.ending = step, skipped, loss, lr, scale, ending
         row.message = _raw(message) if message else b""
         if self.fast.nanhunt_record_step(self.handle, self._at_step) != lib.OK:

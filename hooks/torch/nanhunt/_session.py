@@ -13,8 +13,9 @@ import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from nanhunt import _ignored
@@ -22,7 +23,7 @@ from nanhunt import _library as lib
 from nanhunt import _step_judge as steps
 from nanhunt._drops import Drops
 from nanhunt._faults import Faults
-from nanhunt._listener import Listener
+from nanhunt._listener import Notifier
 from nanhunt._names import plain_module, plain_path
 from nanhunt._options import LEVELS, Options
 from nanhunt._pending import Pending
@@ -33,6 +34,7 @@ from nanhunt._step_tracker import StepTracker
 from nanhunt._steps.inference import Inference
 from nanhunt._threads import Threads
 from nanhunt._weak_id_dict import WeakIdDict
+from nanhunt.trackers import Trackers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,22 +52,16 @@ _NOTES_EVERY = 16  # steps
 MAX_ERRORS = 100  # of our own: past this the watch is off for good
 
 
-_nothing = nullcontext()
-
-
-class Session(lib.HasState):
+class Session(lib.HasState, Notifier):
     """Everything nanhunt knows of this process's training. Calls of listeners come from the training thread."""
 
     def __init__(self, options: Options) -> None:
+        super().__init__()
         if options.level not in LEVELS:
             raise ValueError(f"level: expected one of {', '.join(LEVELS)}, got {options.level!r}")
         self.options = options
         self.recorder: Recorder | None = None
         self.kernels: Kernels | None = None  # where they are asked for, once there is a recorder
-        self.listeners: list[Listener] = []
-        self._notified: list[Listener] = []
-        self._hearers: dict[str, list[tuple[Listener, Callable[..., None]]]] = {}  # of those, by method
-        self._hearers_of: list[tuple[list[Listener], dict[str, Any]]] = []  # the same for lists that were told before
         self.pid = os.getpid()
         self._closing = False
         self.hurries = False         # the process is about to end: nothing may be waited for
@@ -85,7 +81,8 @@ class Session(lib.HasState):
         self.facts = StepFacts()     # of the step that runs
         self.inputs: list[weakref.ref[torch.Tensor]] = []  # of the last root call
         self.pending = Pending(self)
-        self.faults = Faults(self)
+        self.faults, self.trackers = Faults(self), Trackers(self, options.log_to)
+        self.watch_ns = 0            # time of the training thread that watching took
         self.roots: dict[int, tuple[weakref.ref[Any], str]] = {}
         self.leaves: list[weakref.ref[Any]] = []  # tensors that the program trains without a module or an optimizer
         self.models: dict[int, tuple[weakref.ref[Any], str]] = {}  # that roots are part of
@@ -200,10 +197,6 @@ class Session(lib.HasState):
         except Exception as error:
             self.failed(error, "watching kernels")
 
-    def _own_launches(self) -> AbstractContextManager[None]:
-        """Around what may launch kernels of ours."""
-        return _nothing if self.kernels is None else self.kernels.own()
-
     # Guarding the run.
     def note(self, text: str, count: int = 1) -> None:
         """Counts something that is not watched; the report names it."""
@@ -243,53 +236,6 @@ class Session(lib.HasState):
     def hears(self, trains: bool = True) -> bool:
         """Whether the calling thread is the one that is watched. `trains`: only who trains asks."""
         return not self.dead and (self.threads.watched == threading.get_ident() or self.threads.hears(trains))
-
-    # Around what is ours: the program's own modes do not see it.
-    modes_aside: Callable[[], AbstractContextManager[object]] = staticmethod(lambda: _nothing)
-    modes: tuple[Callable[[], int], Callable[[], int]] = (lambda: 0, lambda: 0)  # how many of either kind are on
-
-    def notify(self, method: str, *args: Any) -> None:
-        """Calls one method of each listener that has one."""
-        listeners = self.listeners
-        hearers = self._hearers.get(method) if listeners is self._notified else None
-        if hearers is None:
-            hearers = self._find_hearers(method)
-        if not hearers:
-            return
-        dispatch_modes, function_modes = self.modes
-        aside = None
-        # A context costs as much as what is done in it.
-        if self.kernels is not None or dispatch_modes() or function_modes():
-            aside = ExitStack()
-            aside.enter_context(self._own_launches())
-            aside.enter_context(self.modes_aside())
-        try:
-            for listener, hear in hearers:
-                if self.listeners is not listeners and listener not in self.listeners:
-                    continue  # taken off by one before it, which may have closed the watch
-                try:
-                    hear(*args)
-                except Exception as error:
-                    self.failed(error, f"{type(listener).__name__}.{method}")
-        finally:
-            if aside is not None:
-                aside.close()
-
-    def _find_hearers(self, method: str) -> list[tuple[Listener, Callable[..., None]]]:
-        listeners = self.listeners
-        if listeners is not self._notified:
-            known = next((of for told, of in self._hearers_of if told is listeners), None)
-            if known is None:
-                known = {}
-                self._hearers_of.append((listeners, known))
-            self._notified, self._hearers = listeners, known
-        hearers = self._hearers.get(method)
-        if hearers is None:
-            silent = getattr(Listener, method)
-            hearers = self._hearers[method] = [(listener, getattr(listener, method)) for listener in listeners
-                                               if getattr(type(listener), method, None) is not silent
-                                               and method not in listener.leaves_out]
-        return hearers
 
     # Steps: one ends when every active optimizer has passed its boundary, or just before one passes it a second time.
     # With a scaler it ends after the scaler's update.
@@ -433,6 +379,8 @@ class Session(lib.HasState):
         recorder = self.recorder
         if recorder is None or self.dead:
             return
+        began, before = perf_counter_ns(), self.spent_ns + self.state.spent_ns
+        self.spent_ns, self.state.spent_ns, self.is_timed = 0, 0, True
         self.state.phase, self.overran = lib.UPDATE, overran
         facts, step, lr = self.facts, self.state.step, math.nan
         for kept in self._kept:
@@ -444,10 +392,10 @@ class Session(lib.HasState):
         self.notify("on_step_end", step, facts.skipped)
         try:
             if not self.pending.items:
-                self._write_step(step, facts, lr, ending, message)
+                self._write_step(step, facts, lr, ending, message, before)
             else:
-                self.pending.later(lambda: self._write_step(step, facts, lr, ending, message))
-                with self._own_launches():
+                self.pending.later(lambda: self._write_step(step, facts, lr, ending, message, before))
+                with self.own_launches():
                     self.pending.poll()
             if self.kernels is not None:
                 self.kernels.end_step(step)
@@ -468,9 +416,13 @@ class Session(lib.HasState):
         self.state.step += 1
         self.state.micro_batch = 0
         self.state.phase = lib.DATA
-        self.faults.after_step(facts.loss, ending)
+        self.watch_ns += before
+        if step % _NOTES_EVERY == 0:
+            self.trackers.log(step)
+        self.faults.after_step(facts, ending)
+        self.spent_ns, self.is_timed = perf_counter_ns() - began, False
 
-    def _write_step(self, step: int, facts: StepFacts, lr: float, ending: int, message: str) -> None:
+    def _write_step(self, step: int, facts: StepFacts, lr: float, ending: int, message: str, spent_ns: int) -> None:
         if facts.loss is None and ending == lib.BY_OPTIMIZER:  # a NaN would be told as one
             self.note("the loss of steps in which it could not be read without waiting")
         if self.recorder is not None:
@@ -482,7 +434,7 @@ class Session(lib.HasState):
             if facts.factor is not None and not self.has_scaler:
                 self._scales = self._scales or facts.factor >= 8
                 scale = facts.factor if self._scales else 1.0
-            self.recorder.step(step, facts.skipped, loss, lr, scale, ending, message)
+            self.recorder.step(step, facts.skipped, loss, lr, scale, ending, message, spent_ns)
 
     @contextmanager
     def as_of(self, step: int, micro_batch: int) -> Iterator[None]:
@@ -493,6 +445,9 @@ class Session(lib.HasState):
             yield
         finally:
             self.step, self.state.micro_batch = now
+
+    # Largest magnitudes of the newest gradients, by parameter, as the optimizer uses them; whether some are of fp16.
+    newest_gradients: Callable[[], tuple[Sequence[float], bool]] = staticmethod(lambda: ((), False))
 
     # What was recorded so far becomes an attempt of its own.
     begin_again: Callable[[], None] = staticmethod(lambda: None)
@@ -506,7 +461,7 @@ class Session(lib.HasState):
     def settle(self) -> None:
         """Whoever asks for what is recorded so far waits for what a device has not told yet."""
         if self.pending.items and not self.dead and not self.is_inside() and self.hears():
-            with self._own_launches():
+            with self.own_launches():
                 self.pending.drain()
 
     def flush(self) -> None:
@@ -547,7 +502,7 @@ class Session(lib.HasState):
         """Whatever fails, the others let go of the run: no op may find the recorder gone."""
         interrupted = None
         parts = (self._end_last_step, self._wait_for_pending, lambda: self.notify("on_close"),
-                 self._end_kernels, self.write_notes)
+                 self._end_kernels, self._log_last, self.write_notes)
         for part in parts if self.recorder is not None else ():
             try:
                 part()
@@ -573,11 +528,15 @@ class Session(lib.HasState):
             self.unfinished(lib.ENDED)
 
     def _wait_for_pending(self) -> None:
-        with self._own_launches():
+        with self.own_launches():
             if self.hurries:
                 self.pending.poll()
             else:
                 self.pending.drain()
+
+    def _log_last(self) -> None:
+        if not self.hurries and self.step > 0:
+            self.trackers.log(self.step - 1)
 
     def _end_kernels(self) -> None:
         if self.kernels is not None:
@@ -592,7 +551,7 @@ class Session(lib.HasState):
                 self.failed(error, "the end of the watch")
         # They hold tensors of the last step.
         self.pending = Pending(self)
-        self.listeners, self._notified, self._hearers, self._hearers_of = [], [], {}, []
+        self.forget_listeners()
         self.places, self.scaler, self.values, self.graphs = None, None, None, None
         self.at_open, self.at_end = [], []
         self.saw_bad_number = self.is_inside = lambda: False  # type: ignore[method-assign]

@@ -24,6 +24,7 @@ from nanhunt._load import Finding, RunError, card, check_format, finding_of, sho
 from nanhunt._options import LEVELS, Options
 from nanhunt._session import Session
 from nanhunt.store.remote import is_url
+from nanhunt.trackers import tracker_of
 
 T = TypeVar("T")
 
@@ -33,7 +34,7 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
           level: str | None = None, budget: float | None = None, keep: int | None = None,
           captures: bool | None = None, max_trace_mb: int | None = None, kernels: bool | None = None,
           on_fault: Callable[[Finding], Any] | str | None = None, stop_on_fault: bool | None = None,
-          quiet: bool | None = None,
+          quiet: bool | None = None, log_to: Any = None,
           config: str | os.PathLike[str] | None = None) -> Watch:
     """Watches the training in this process until it is closed, or the process ends.
 
@@ -58,6 +59,10 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
                 the shell that is given it on stdin: a program of its own does that, and nothing waits for it.
     stop_on_fault  end the process after the first step with a fault, by SystemExit with status 10 (False).
     config      a TOML file that names what is harmless (nanhunt.toml beside the program; see nanhunt.ignore).
+    log_to      experiment trackers that bad and skipped steps, loss scale, headroom of gradients and the time that
+                watching takes are written to, with one alert at the first fault. Unasked those that are open: a W&B,
+                MLflow or trackio run, TensorBoard writers. "off": none. Or which: a run, a SummaryWriter, a logger
+                with `log_metrics`, a function of (numbers, step), or a list of them.
     quiet       say nothing on stderr when a fault is found (False: a line for each origin, three at most).
 
     A watch that is on is joined: options that are given must be those that are in force. Under `nanhunt run` those of
@@ -78,6 +83,9 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
         raise TypeError(f"on_fault: expected a function of a Finding, a URL or a command, got {_kind(on_fault)}")
     if on_fault == "":
         raise ValueError("on_fault: expected a URL or a command, got ''")
+    if log_to not in (None, "auto", "off"):
+        for one in log_to if isinstance(log_to, (list, tuple)) else [log_to]:
+            tracker_of(one)  # what nothing knows is said here
     session = _attach.current
     if session is not None and not session.dead and _is_another_training(session, models):
         kept = {name: getattr(session.options, name) for name in _KEPT}
@@ -104,6 +112,8 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
         session.tracker.meet(made)  # it trains: its first two forwards are no inference
     if optimizers:
         session.open()  # what comes before the first forward is heard as well
+    if log_to is not None:
+        session.trackers.use(log_to)
     if isinstance(on_fault, str):
         session.faults.targets.append(on_fault)
     elif on_fault is not None:

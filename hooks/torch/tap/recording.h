@@ -76,6 +76,7 @@ struct State {
   std::int64_t compiling = 0;  // ops that run are a compiler's
   std::int64_t reads = 0;  // when what ops show on a device is read: Reads
   std::int64_t course = 0;  // what the program does, as far as is known: Course
+  std::int64_t spent_ns = 0;  // added to by the tap: what hearing ops took of the program's time, as own_time.h knows it
 
   bool infers() const { return course == kForwards || course == kForwardsWithGradients; }
 };

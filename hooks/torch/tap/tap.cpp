@@ -21,6 +21,7 @@
 #include "hooks/torch/tap/listening.h"
 #include "hooks/torch/tap/numbers.h"
 #include "hooks/torch/tap/one_tap.h"
+#include "hooks/torch/tap/own_time.h"
 #include "hooks/torch/tap/tensor_set.h"
 
 namespace nanhunt::tap {
@@ -35,6 +36,8 @@ bool any_symbolic(c10::ArrayRef<c10::IValue> values) {
 
 // Watches one op. Whatever fails of ours, the op runs once, and what it throws reaches the run.
 void watch(Tap& tap, const Below& below, c10::Stack* stack) {
+  thread_local std::uint64_t ops = 0;
+  OwnTime own_time(ops);
   const c10::OperatorHandle& op = below.op();
   const c10::FunctionSchema& schema = op.schema();
   const auto last = [&](std::size_t count) { return c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - count); };
@@ -73,6 +76,7 @@ void watch(Tap& tap, const Below& below, c10::Stack* stack) {
       tap.note_failure(error, op.schema().name());
     }
   }
+  own_time.pause();
   if (plan == nullptr) {  // its parts are watched, or nothing is known of it
     below.pass(stack);
     return;
@@ -83,6 +87,7 @@ void watch(Tap& tap, const Below& below, c10::Stack* stack) {
     if (ticket != 0) tap.to.kernels_pop(tap.to.self, ticket, UINT64_MAX, static_cast<std::uint32_t>(tap.state->step));
     throw;
   }
+  own_time.go_on();
   if (plan->places_none) return;
   // An op may close the watch, or open another (a hook of the user's does): nothing of it is told then.
   if (g_on.load(std::memory_order_acquire) != &tap || any_symbolic(last(schema.returns().size()))) return;
@@ -124,6 +129,7 @@ void watch(Tap& tap, const Below& below, c10::Stack* stack) {
     tap.note_failure(error, plan->op);
   }
   if (began && site > 0 && !tap.rows.in_graph()) tap.rows.frames.report_stack(site);
+  tap.state->spent_ns += own_time.end();
 }
 
 void heard(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* stack) {

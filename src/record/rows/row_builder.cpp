@@ -453,7 +453,7 @@ void RowBuilder::add_step(const StepEvent& event, std::int64_t wall_ns) {
   Rollback rollback(*this);
   const StringId message = event.message.empty() ? 0 : strings_.intern(event.message, rows_.batch);
   rows_.batch.steps.push_back({event.step, event.skipped, event.loss, event.lr, event.scale, next_seq_, wall_ns,
-                               event.ending, message});
+                               event.ending, message, event.watch_ns});
   rollback.commit();
 }
 

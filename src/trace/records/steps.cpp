@@ -11,6 +11,7 @@ constexpr auto kStepFields = fields(delta("step", &StepRecord::step),
                                     f64("scale", &StepRecord::scale).meaning(Means::kUnknownIfNan),
                                     seq("end_seq", &StepRecord::end_seq),
                                     delta("wall_ns", &StepRecord::wall_ns, " (volatile)"),
+                                    zigzag("watch_ns", &StepRecord::watch_ns, " (volatile)"),
                                     one_of("ending", &StepRecord::ending, StepEnding::kForward, step_ending_name),
                                     id("message", &StepRecord::message));
 

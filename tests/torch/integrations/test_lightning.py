@@ -52,8 +52,8 @@ class Log(torch.nn.Module):
 def fit(tmp_path, module: torch.nn.Module, callbacks: list, **options: object) -> torch.nn.Module:
     data = torch.randn(2 * STEPS, 4, generator=torch.Generator().manual_seed(1))
     trainer = L.Trainer(
-        max_steps=STEPS, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, default_root_dir=str(tmp_path), callbacks=callbacks, **options,
+        max_steps=STEPS, accelerator="cpu", enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, default_root_dir=str(tmp_path), callbacks=callbacks, **{"logger": False, **options},
     )  # fmt: skip
     trainer.fit(module, torch.utils.data.DataLoader(data, batch_size=2))
     return module
@@ -127,3 +127,18 @@ def test_a_training_that_raises_ends_the_watch(tmp_path):
         fit(tmp_path, made(Broken, 1.0), [callback])
     assert "closed" in repr(callback.watch)
     assert nanhunt.load(tmp_path / "run").data["coverage"]["steps"] == 2
+
+
+def columns(folder) -> set[str]:
+    return {name for file in folder.rglob("metrics.csv") for name in file.read_text().splitlines()[0].split(",")}
+
+
+def test_the_loggers_of_the_trainer_get_what_trackers_get_and_nothing_where_it_is_off(tmp_path):
+    from lightning.pytorch.loggers import CSVLogger
+    from nanhunt.integrations.lightning import NanhuntCallback
+
+    for name, options in (("on", {}), ("off", {"log_to": "off"})):
+        logger = CSVLogger(tmp_path / name)
+        fit(tmp_path, made(Module, 0.0), [NanhuntCallback(out=tmp_path / f"run-{name}", **options)], logger=logger)
+        logger.save()
+        assert ("nanhunt/bad_steps" in columns(tmp_path / name)) == (name == "on")

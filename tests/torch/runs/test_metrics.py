@@ -30,6 +30,7 @@ LINE = {
     "run": "runs/a",
     "state": "training",
     "loss": 0.5,
+    "watching": 0.25,
     "quiet_seconds": 7,
     "faults": [{}],
     "groups": [{**NUMBERS, "dimension": "pipeline", "value": "3"}],
@@ -217,7 +218,7 @@ def test_a_text_file_for_node_exporter_is_whole_whenever_it_is_read(parsed, tmp_
     found = parsed(page.read_text())
     assert found["nanhunt_bad_steps_total", ALL] == 4 and found["nanhunt_skipped_steps_total", STAGE] == 5
     assert found["nanhunt_ranks", (*ALL, ("state", "training"))] == 1
-    assert found["nanhunt_quiet_seconds", RUN] == 7
+    assert found["nanhunt_quiet_seconds", RUN] == 7 and found["nanhunt_watching_ratio", RUN] == 0.25
     assert [path.name for path in tmp_path.iterdir()] == ["nanhunt.prom"]
 
 

@@ -25,7 +25,7 @@
 #include "src/core/text.h"
 #include "tools/nanhunt/analysis.h"
 #include "tools/nanhunt/boot_log.h"
-#include "tools/nanhunt/child.h"
+#include "tools/nanhunt/children/child.h"
 #include "tools/nanhunt/environment/python_package.h"
 #include "tools/nanhunt/places/run_place.h"
 #include "tools/nanhunt/terminal.h"
@@ -113,6 +113,7 @@ class RunVerb final : public Verb {
     options.add("--on-fault", on_fault_, "Hand each fault, while the run goes on, to a URL (JSON is posted) or a command of "
                                          "the shell (JSON on stdin); nothing waits for it")
         .value_name("URL|COMMAND");
+    options.add("--log-to", log_to_, "auto: write bad steps, scale and more to the experiment trackers that the program has open; off: to none").one_of({"auto", "off"}).show_default();
     options.add_flag("--quiet", quiet_, "Say nothing while the run goes on: what was found is said at its end");
     options.add_flag("--no-captures", no_captures_,
                  "Do not keep the numbers that a failing op read (they may be training data) in the run folder");
@@ -256,6 +257,7 @@ class RunVerb final : public Verb {
     // Without the option the user's own stays.
     if (kernels_) settings.emplace_back("NANHUNT_KERNELS", "1");
     if (eager_) settings.emplace_back("TORCH_COMPILE_DISABLE", "1");
+    if (log_to_ == "off") settings.emplace_back("NANHUNT_LOG_TO", "off");
     if (quiet_) settings.emplace_back("NANHUNT_QUIET", "1");
     if (!on_fault_.empty()) settings.emplace_back("NANHUNT_ON_FAULT", on_fault_);
     return settings;
@@ -361,7 +363,7 @@ class RunVerb final : public Verb {
     return error == std::errc() && end == text.data() + text.size() && value >= 0 && value <= 100;
   }
 
-  std::string level_ = "live", out_, url_, budget_, config_, on_fault_;  // `url_`: of what is recorded in `out_`
+  std::string level_ = "live", out_, url_, budget_, config_, on_fault_, log_to_ = "auto";  // `url_`: of what is recorded in `out_`
   std::optional<Upload> upload_;
   std::uint32_t keep_ = 0, max_trace_mb_ = 0;  // 0: not given
   int error_exitcode_ = 0;

@@ -52,6 +52,7 @@ class StepWatch(Listener):
         self._validation = Validation(session, self._reader)
         self._device_boundary = DeviceBoundary(session, self)
         self._gradient_norms: deque[float] = deque(maxlen=_WEIGHTS_EVERY)
+        session.newest_gradients = self._newest_gradients  # type: ignore[method-assign]
         self._was_bad = False  # gradients, in the step before
         session.saw_bad_number = self._saw_bad_number  # type: ignore[method-assign]
         self._begin_work()
@@ -236,6 +237,10 @@ class StepWatch(Listener):
         smallest = min(self._gradient_norms, default=math.inf)
         self._gradient_norms.append(norm)
         return not norm <= _GROWS * smallest
+
+    def _newest_gradients(self) -> tuple[Sequence[float], bool]:
+        amaxes = self._norms[-1][3] if self._norms else ()
+        return amaxes, any(p.dtype is torch.float16 for p, _ in self.parameters())
 
     def read_weights(self) -> tuple[Here, list[tuple[str, _Tensor]]]:
         return self._reader.gradients(self.parameters(), weights=True), self._reader.away

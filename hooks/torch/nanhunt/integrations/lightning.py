@@ -21,7 +21,8 @@ except ImportError:  # the package's older name
 
 class NanhuntCallback(Callback):  # type: ignore[misc]
     """Watches each `Trainer.fit()`. Takes the options of nanhunt.watch; changes nothing of the training. A fault is
-    told in Lightning's own log while the training goes on."""
+    said in Lightning's own log while the training goes on, and the loggers of the trainer get what trackers get
+    (`log_to="off"`: nothing)."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
@@ -30,7 +31,9 @@ class NanhuntCallback(Callback):  # type: ignore[misc]
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         plugin = getattr(trainer, "precision_plugin", None)
-        self.watch = watch(pl_module, list(trainer.optimizers), getattr(plugin, "scaler", None), **self.options)
+        loggers = getattr(trainer, "loggers", None)  # none: trackers are found by themselves
+        options = {"log_to": list(loggers), **self.options} if loggers else self.options
+        self.watch = watch(pl_module, list(trainer.optimizers), getattr(plugin, "scaler", None), **options)
         self.watch.say_by(logging.getLogger(Callback.__module__.rpartition(".callbacks")[0]).warning)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:

@@ -43,6 +43,8 @@ METRICS = (
     Metric("ranks", False, "{rank}", "Ranks by what they do", ("run", "group", "state")),
     Metric("faults", False, "{fault}", "Kinds of fault that were found", ("run",)),
     Metric("loss", False, "1", "The loss of the last step, of the lowest rank that shows it", ("run",)),
+    Metric("watching_ratio", False, "1", "Share of the time of the last steps that watching took of the thread that "
+                                         "trains, at least; of the lowest rank that shows it", ("run",)),
     Metric("quiet_seconds", False, "s", "Time since anything new came from the run", ("run",)),
 )
 
@@ -86,8 +88,8 @@ def samples_of(line: dict[str, Any]) -> dict[str, list[Sample]]:
         for name, sample in _of_ranks(row, run, group):
             found[name].append(sample)
     found["faults"].append(Sample((run,), float(len(line.get("faults") or []))))
-    for name in ("loss", "quiet_seconds"):
-        number = _number(line.get(name))
+    for name, key in (("loss", "loss"), ("watching_ratio", "watching"), ("quiet_seconds", "quiet_seconds")):
+        number = _number(line.get(key))
         if number is not None:
             found[name].append(Sample((run,), number))
     return found
