@@ -14,7 +14,7 @@ RANKS = (
     ("kernels", "trace"),
     ("record", "analyze", "engine"),
     ("hunt", "reports"),
-    ("fleet",),
+    ("fleet", "autopsy"),
     ("hooks/engine", "hooks/cupti"),
     ("c_api",),
     ("tools", "hooks/torch"),

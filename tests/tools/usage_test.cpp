@@ -19,7 +19,7 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr const char* kVerbs[] = {"run",   "train", "report", "check", "advise", "repro",
-                                  "info", "dump",  "export", "diff",  "doctor", "compare-precision"};
+                                  "info", "dump",  "export", "diff",  "doctor", "compare-precision", "autopsy", "mcp"};
 
 TEST(Usage, help_lists_every_verb_on_stdout) {
   const Outcome run = run_nanhunt({"--help"});

@@ -48,8 +48,8 @@ def _put_on(session: Session) -> None:
     session.begin_again = lambda: _begin_again(session)  # type: ignore[method-assign]
 
 
-_STAYS = ("holders", "by_command", "given", "parameter_names", "threads", "faults", "tracker", "optimizers", "_kept",
-          "_made")
+_STAYS = ("holders", "by_command", "given", "parameter_names", "threads", "faults", "trackers", "watch_ns", "tracker",
+          "optimizers", "_kept", "_made")
 
 
 def _begin_again(session: Session) -> None:

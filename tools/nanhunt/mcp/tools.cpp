@@ -46,6 +46,12 @@ const std::vector<Tool>& tools() {
        Writes::kNothing,
        {"watch", "--once", "--json"},
        {kRun}},
+      {"autopsy", "What the logs of an unwatched run say",
+       "For a run that nanhunt did not watch: reads the logs in a folder (trainer_state.json, TensorBoard, W&B, CSV, JSON lines, text) and says when the first bad number was logged, what the curves "
+       "suggest and how surely, and the exact command that will prove it.",
+       Writes::kNothing,
+       {"autopsy", "--json"},
+       {{"path", Argument::kPath, true, "", "A folder of logs, or one log"}}},
       {"advise", "What to change", "The smallest set of changes that the evidence of a run supports.",
        Writes::kNothing,
        {"advise", "--json"},

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/autopsy/collect.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "src/autopsy/readers/reader.h"
+
+namespace nanhunt::autopsy {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kDeepestFolder = 6;
+constexpr std::size_t kMostFiles = 10'000;
+constexpr std::size_t kLargestFile = 128u << 20;
+constexpr std::size_t kMostBytes = 512u << 20;  // of all files together
+
+// At most `limit` bytes of what is open, whatever its size is said to be.
+Result<std::string> read_open(int file, const std::string& path, std::size_t limit, bool& cut) {
+  std::string text;
+  constexpr std::size_t kPiece = 1u << 20;
+  while (text.size() < limit) {
+    const std::size_t before = text.size();
+    text.resize(std::min(before + kPiece, limit));
+    const ssize_t got = ::read(file, text.data() + before, text.size() - before);
+    text.resize(before + static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return Status(StatusCode::kUnreadable, "cannot read " + path + ": " + std::strerror(errno));
+    if (got == 0) return text;
+  }
+  char more = 0;
+  cut = ::read(file, &more, 1) == 1;
+  return text;
+}
+
+// Links are not followed, and what is no regular file (a pipe would wait) is not opened for long.
+Result<std::string> read_file(const std::string& path, bool follow, std::size_t limit, bool& cut) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | (follow ? 0 : O_NOFOLLOW));
+  if (file < 0) {
+    const StatusCode code = errno == ENOENT ? StatusCode::kNotFound : StatusCode::kUnreadable;
+    return Status(code, "cannot open " + path + ": " + std::strerror(errno));
+  }
+  struct stat info {};
+  if (::fstat(file, &info) != 0 || !S_ISREG(info.st_mode)) {
+    ::close(file);
+    return Status(StatusCode::kUnreadable, path + " is no regular file; give a folder, a file, or '-' for stdin");
+  }
+  Result<std::string> text = read_open(file, path, limit, cut);
+  ::close(file);
+  return text;
+}
+
+std::size_t add_source(std::string_view name, std::string_view format, Evidence& into) {
+  into.sources.push_back({std::string(name), std::string(format), ""});
+  return into.sources.size() - 1;
+}
+
+// 400 of "checkpoint-400", "epoch=3-step=400.ckpt", "step_400.pt".
+std::optional<std::uint64_t> step_in(std::string_view name) {
+  for (const std::string_view word :
+       {"step=", "step_", "step-", "checkpoint-", "checkpoint_", "ckpt-", "ckpt_", "iter_"}) {
+    const std::size_t at = name.find(word);
+    if (at == std::string_view::npos) continue;
+    std::uint64_t step = 0;
+    const char* begin = name.data() + at + word.size();
+    if (std::from_chars(begin, name.data() + name.size(), step).ec == std::errc()) return step;
+  }
+  return std::nullopt;
+}
+
+std::string_view file_name_of(std::string_view path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string_view::npos ? path : path.substr(slash + 1);
+}
+
+std::string_view folder_of(std::string_view path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string_view::npos ? std::string_view() : path.substr(0, slash);
+}
+
+void note_checkpoint(std::string_view path, bool is_folder, Evidence& into) {
+  const std::string_view name = file_name_of(path);
+  const bool file =
+      name.ends_with(".ckpt") || name.ends_with(".pt") || name.ends_with(".pth") || name.ends_with(".safetensors");
+  const bool folder = name.starts_with("checkpoint-") || name.starts_with("checkpoint_") || name.starts_with("iter_");
+  const auto step = step_in(name);
+  if (!step || !(is_folder ? folder : file) || into.checkpoints.size() >= 1000) return;
+  Checkpoint one;
+  one.path = path;
+  one.step = *step;
+  into.checkpoints.push_back(std::move(one));
+}
+
+struct Found {
+  std::string path;  // below the folder
+  bool is_folder = false;
+};
+
+// Everything below a folder, in the order of its paths.
+std::vector<Found> walk(const std::string& folder, Evidence& into) {
+  std::vector<Found> found;
+  std::error_code error;
+  fs::recursive_directory_iterator at(folder, fs::directory_options::skip_permission_denied, error), end;
+  for (; !error && at != end; at.increment(error)) {
+    std::error_code ignored;
+    if (at->is_symlink(ignored)) {
+      at.disable_recursion_pending();
+      continue;
+    }
+    if (at.depth() >= kDeepestFolder) at.disable_recursion_pending();
+    const bool is_folder = at->is_directory(ignored);
+    if (!is_folder && !at->is_regular_file(ignored)) continue;
+    if (++into.files_seen > kMostFiles) {
+      into.cut = true;
+      break;
+    }
+    found.push_back({at->path().lexically_relative(folder).string(), is_folder});
+  }
+  std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) { return a.path < b.path; });
+  return found;
+}
+
+void judge_checkpoints(Evidence& evidence) {
+  for (Checkpoint& checkpoint : evidence.checkpoints) {
+    const std::string state = checkpoint.path + "/trainer_state.json";
+    for (std::size_t source = 0; source < evidence.sources.size(); ++source) {
+      if (evidence.sources[source].path != state) continue;
+      checkpoint.has_state = true;
+      for (const Series& series : evidence.series) {
+        if (series.source != source || series.quantity > Quantity::kGradNorm) continue;
+        for (const Point& point : series.points) checkpoint.has_bad_number |= !is_finite(point.value);
+      }
+    }
+  }
+}
+
+// Where the parts of one log lie: the folder of TensorBoard's files, the one around W&B's runs.
+std::string group_of(const Source& source) {
+  if (source.format == "TensorBoard") return std::string("TensorBoard ").append(folder_of(source.path));
+  if (source.format == "W&B") return std::string("W&B ").append(folder_of(folder_of(source.path)));
+  return {};
+}
+
+// Whether a part goes on where the whole was; one that begins at the same step is another run in the same folder.
+bool goes_on(const Series& whole, const Series& part) {
+  return !whole.points.empty() && !part.points.empty() && part.points.front().at > whole.points.front().at;
+}
+
+void append_series(Series& whole, const Series& part) {
+  const std::size_t before = whole.points.size();
+  whole.restarts.push_back(before);
+  for (const std::size_t restart : part.restarts) whole.restarts.push_back(before + restart);
+  whole.points.insert(whole.points.end(), part.points.begin(), part.points.end());
+}
+
+}  // namespace
+
+bool add_file(std::string_view bytes, std::string_view name, Evidence& into) {
+  const Reader* reader = find_reader(name);
+  if (reader == nullptr) return false;
+  EvidenceBuilder builder(into, add_source(name, reader->format, into));
+  reader->read(bytes, name, builder);
+  return true;
+}
+
+void add_text(std::string_view text, std::string_view name, Evidence& into) {
+  EvidenceBuilder builder(into, add_source(name, "text", into));
+  read_text_log(text, name, builder);
+}
+
+Status add_text_file(const std::string& path, Evidence& into) {
+  bool cut = false;
+  const auto text = read_file(path, true, kLargestFile, cut);
+  if (!text) return text.status();
+  add_text(*text, path, into);
+  if (cut) EvidenceBuilder(into, into.sources.size() - 1).set_damage("only its first 128 MiB were read");
+  return Status::ok();
+}
+
+void join_series(Evidence& evidence) {
+  judge_checkpoints(evidence);
+  std::vector<Series> joined;
+  std::vector<std::string> groups;
+  for (Series& series : evidence.series) {
+    const std::string group = group_of(evidence.sources[series.source]);
+    std::size_t same = joined.size();
+    for (std::size_t i = 0; !group.empty() && i < joined.size(); ++i) {
+      const Series& other = joined[i];
+      if (groups[i] == group && other.name == series.name && other.unit == series.unit &&
+          other.quantity == series.quantity && goes_on(other, series)) {
+        same = i;
+      }
+    }
+    if (same != joined.size()) {
+      append_series(joined[same], series);
+      continue;
+    }
+    joined.push_back(std::move(series));
+    groups.push_back(group);
+  }
+  evidence.series = std::move(joined);
+}
+
+Result<Evidence> collect_evidence(const std::string& place) {
+  Evidence out;
+  std::error_code error;
+  if (!fs::is_directory(place, error)) {
+    bool cut = false;
+    const auto bytes = read_file(place, true, kLargestFile, cut);
+    if (!bytes) return bytes.status();
+    out.files_seen = 1;
+    const std::string_view name = file_name_of(place);
+    if (!add_file(*bytes, name, out)) add_text(*bytes, name, out);
+    if (cut) EvidenceBuilder(out, 0).set_damage("only its first 128 MiB were read");
+    return out;
+  }
+  std::size_t left = kMostBytes;
+  for (const Found& found : walk(place, out)) {
+    note_checkpoint(found.path, found.is_folder, out);
+    if (found.is_folder || find_reader(found.path) == nullptr) continue;
+    bool cut = false;
+    const auto bytes = read_file(place + "/" + found.path, false, std::min(left, kLargestFile), cut);
+    if (!bytes) {
+      EvidenceBuilder(out, add_source(found.path, "", out)).set_damage(bytes.status().message());
+      continue;
+    }
+    left -= bytes->size();
+    add_file(*bytes, found.path, out);
+    if (cut)
+      EvidenceBuilder(out, out.sources.size() - 1)
+          .set_damage("it was read in part: it, or all files together, are too large");
+  }
+  return out;
+}
+
+Result<std::string> read_stdin_text() {
+  bool cut = false;
+  auto text = read_open(STDIN_FILENO, "stdin", kLargestFile, cut);
+  return text;
+}
+
+}  // namespace nanhunt::autopsy

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/autopsy/judge.h"
+
+#include <algorithm>
+
+namespace nanhunt::autopsy {
+namespace {
+
+// In the order that decides between guesses of one confidence: what rests on its own evidence first.
+constexpr Pattern kPatterns[] = {
+    {"hidden_by_filter", "Trainer's filter hides a loss that is not finite", false, judge_hidden_by_filter},
+    {"scaler_collapsing", "the loss scale collapses: the gradients are bad at any scale", false,
+     judge_scaler_collapsing},
+    {"after_resume", "it began right after a restart", false, judge_after_resume},
+    {"lr_event", "it began where the learning rate changed", false, judge_lr_event},
+    {"periodic", "bad only in some steps, and fine between them", false, judge_periodic},
+    {"eval_only", "the evaluation alone is bad", false, judge_eval_only},
+    {"exploding", "the run blew up over several steps", false, judge_exploding},
+    {"gradient_only", "a gradient was bad while the loss was finite", false, judge_gradient_only},
+    {"first_step", "bad from the start", false, judge_first_step},
+    {"sudden", "a healthy curve, then a bad number at once", false, judge_sudden},
+    {"stopped_by_check", "a check of the program ended the run on a bad number", false, judge_stopped_by_check},
+    {"scaler_calibrating", "the loss scaler found its scale", true, judge_scaler_calibrating},
+    {"died_otherwise", "it ended for another reason than a bad number", true, judge_died_otherwise},
+    {"healthy", "no bad number was logged", true, judge_healthy},
+};
+constexpr std::size_t kMostGuesses = 3;
+
+// The first bad number of the curves, whichever quantity has it; the loss where both began together.
+std::optional<Began> first_bad_number(const Curves& curves) {
+  const Curve* first = nullptr;
+  for (const Curve* curve : {&curves.loss, &curves.grad_norm, &curves.eval_loss}) {
+    if (!curve->bad()) continue;
+    const bool earlier = first != nullptr && curves.comparable(*first, *curve) &&
+                         curve->point(curve->first_bad).at < first->point(first->first_bad).at;
+    if (first == nullptr || earlier) first = curve;
+  }
+  if (first == nullptr) return std::nullopt;
+  return began_at(*first, first->first_bad);
+}
+
+const Traceback* last_traceback(const Evidence& evidence) {
+  const Traceback* last = nullptr;
+  for (const Traceback& one : evidence.tracebacks) {
+    // A child's exit is what the launcher saw, not what happened.
+    if (one.exception.ends_with("ChildFailedError") || one.exception.ends_with("CalledProcessError")) continue;
+    if (last == nullptr || !one.exception.empty() || last->exception.empty()) last = &one;
+  }
+  return last;
+}
+
+std::string headline_of(const Judgement& judgement) {
+  switch (judgement.outcome) {
+    case Outcome::kNothingToJudge:
+      return "the logs hold no loss and no traceback: nothing can be judged";
+    case Outcome::kDamaged:
+      return "no bad number in what was read; some of it is damaged, or too much";
+    case Outcome::kNothingBad:
+      return judgement.guesses.empty() ? std::string("no bad number was logged")
+                                       : std::string(judgement.guesses[0].title);
+    case Outcome::kBadNumbers:
+      break;
+  }
+  if (judgement.guesses.empty()) return "bad numbers were logged; the log does not say why";
+  const Guess& first = judgement.guesses[0];
+  std::string text = first.confidence == Confidence::kLikely ? "likely: " : "possible: ";
+  text += first.title;
+  const auto& began = judgement.guesses[0].began;
+  if (began.first_bad) text += ": " + position_text(began.unit, *began.first_bad);
+  return text;
+}
+
+}  // namespace
+
+std::string_view outcome_name(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::kNothingBad:
+      return "nothing_bad";
+    case Outcome::kBadNumbers:
+      return "bad_numbers";
+    case Outcome::kDamaged:
+      return "damaged";
+    case Outcome::kNothingToJudge:
+      return "nothing_to_judge";
+  }
+  return "";
+}
+
+Began began_at(const Curve& curve, std::size_t bad) {
+  Began out;
+  out.unit = curve.series->unit;
+  out.first_bad = curve.point(bad).at;
+  for (std::size_t i = bad; i-- > 0;) {
+    if (!is_finite(curve.point(i).value)) continue;
+    // A restart goes back in steps: what was good later is no bound.
+    if (curve.point(i).at <= *out.first_bad) out.last_good = curve.point(i).at;
+    break;
+  }
+  return out;
+}
+
+std::string position_text(Unit unit, double at) { return std::string(unit_name(unit)) + " " + number_text(at); }
+
+std::string growth_text(std::string_view what, const Growth& growth) {
+  return std::string(what) + " grew from " + number_text(growth.level) + " to " + number_text(growth.highest) + ", " +
+         number_text(growth.ratio) + " times as much, with " + std::to_string(growth.rises) + " record highs";
+}
+
+Judgement judge(const Evidence& evidence) {
+  Curves curves = choose_curves(evidence);
+  Judgement out;
+  const bool calibrated = judge_scaler_calibrating(curves).has_value();
+  if (calibrated)
+    curves.grad_norm.first_bad = kNoPoint;  // steps that the scaler left out at the start say nothing more
+  out.traceback = last_traceback(evidence);
+  out.began = first_bad_number(curves);
+  std::vector<Guess> harmless;
+  for (const Pattern& pattern : kPatterns) {
+    auto guess = pattern.judge(curves);
+    if (!guess) continue;
+    guess->pattern = pattern.id;
+    guess->title = pattern.title;
+    guess->harmless = pattern.harmless;
+    (pattern.harmless ? harmless : out.guesses).push_back(std::move(*guess));
+  }
+  const auto likely_first = [](const Guess& a, const Guess& b) { return a.confidence < b.confidence; };
+  std::stable_sort(out.guesses.begin(), out.guesses.end(), likely_first);
+  // What was not read may hold what this looks for.
+  const bool damaged = evidence.cut || std::any_of(evidence.sources.begin(), evidence.sources.end(),
+                                                   [](const Source& source) { return !source.damage.empty(); });
+  if (!out.guesses.empty() || (curves.any_bad() && !calibrated)) {
+    out.outcome = Outcome::kBadNumbers;
+  } else if (damaged) {
+    out.outcome = Outcome::kDamaged;
+    out.guesses = std::move(harmless);
+  } else {
+    const bool judged =
+        curves.loss.there() || curves.eval_loss.there() || curves.grad_norm.there() || !harmless.empty();
+    out.outcome = judged ? Outcome::kNothingBad : Outcome::kNothingToJudge;
+    out.guesses = std::move(harmless);
+  }
+  if (out.guesses.size() > kMostGuesses) out.guesses.resize(kMostGuesses);
+  out.headline = headline_of(out);
+  return out;
+}
+
+}  // namespace nanhunt::autopsy

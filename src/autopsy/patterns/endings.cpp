@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the run ended where no curve says it: stopped_by_check, died_otherwise, healthy.
+#include "src/autopsy/judge.h"
+
+namespace nanhunt::autopsy {
+namespace {
+
+std::string traceback_text(const Traceback& one) {
+  std::string text = one.exception;
+  if (!one.exception.empty() && !one.message.empty()) text += ": ";
+  text += one.message.substr(0, 160);
+  if (!one.file.empty()) text += " (" + one.file + ":" + std::to_string(one.line) + ")";
+  return text;
+}
+
+}  // namespace
+
+std::optional<Guess> judge_stopped_by_check(const Curves& curves) {
+  for (const Traceback& one : curves.evidence->tracebacks) {
+    if (!one.numeric || !one.backward.empty()) continue;
+    Guess out;
+    if (curves.loss.size() != 0) {
+      const Point& last = curves.loss.point(curves.loss.size() - 1);
+      out.began.unit = curves.loss.series->unit;
+      if (is_finite(last.value)) out.began.last_good = last.at;
+    }
+    out.evidence.push_back({traceback_text(one), one.source});
+    out.checks = {
+        "the first operation that made the bad number: the place that noticed it is hardly ever the place where it "
+        "began"};
+    return out;
+  }
+  return std::nullopt;
+}
+
+std::optional<Guess> judge_died_otherwise(const Curves& curves) {
+  if (curves.any_bad()) return std::nullopt;
+  for (const Traceback& one : curves.evidence->tracebacks) {
+    if (one.numeric) return std::nullopt;
+  }
+  if (curves.evidence->tracebacks.empty()) return std::nullopt;
+  const Traceback& last = curves.evidence->tracebacks.back();
+  Guess out;
+  out.confidence = last.exception.empty() ? Confidence::kPossible : Confidence::kLikely;
+  out.evidence.push_back({traceback_text(last), last.source});
+  if (curves.loss.there()) {
+    out.evidence.push_back(
+        {"all " + std::to_string(curves.loss.size()) + " losses are finite", curves.loss.series->source});
+    out.unlikely = {"a bad number: none was logged"};
+  }
+  out.checks = {"the exception: nothing here speaks of numbers"};
+  return out;
+}
+
+std::optional<Guess> judge_healthy(const Curves& curves) {
+  if (curves.any_bad() || !curves.loss.there() || !curves.evidence->tracebacks.empty()) return std::nullopt;
+  Guess out;
+  out.confidence = Confidence::kLikely;
+  const Point& last = curves.loss.point(curves.loss.size() - 1);
+  out.evidence.push_back({"all " + std::to_string(curves.loss.size()) + " losses are finite, the last " +
+                              number_text(last.value) + " at " + position_text(curves.loss.series->unit, last.at),
+                          curves.loss.series->source});
+  return out;
+}
+
+}  // namespace nanhunt::autopsy

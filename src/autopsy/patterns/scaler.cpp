@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the loss scale says: scaler_collapsing, scaler_calibrating.
+#include <algorithm>
+
+#include "src/autopsy/judge.h"
+#include "src/autopsy/limits.h"
+
+namespace nanhunt::autopsy {
+namespace {
+
+// Falls of the scale that end at `end`, without a step that worked in between. A scale that stays at the lowest that it
+// can have goes on falling as far as is known.
+std::size_t falls_before(const std::vector<double>& scales, std::size_t end) {
+  std::size_t falls = 0;
+  for (std::size_t i = end; i > 1; --i) {
+    const double now = scales[i - 1], before = scales[i - 2];
+    const bool lower = is_finite(now) && is_finite(before) && now < before;
+    if (!lower) break;
+    ++falls;
+  }
+  return falls;
+}
+
+const Traceback* exhausted(const Evidence& evidence) {
+  for (const Traceback& one : evidence.tracebacks) {
+    if (one.message.find("loss scale already at minimum") != std::string::npos) return &one;
+  }
+  return nullptr;
+}
+
+struct LongestFall {
+  std::size_t falls = 0, end = 0;
+};
+
+LongestFall longest_fall(const std::vector<double>& scales) {
+  LongestFall best;
+  std::size_t falls = 0;
+  for (std::size_t i = 1; i < scales.size(); ++i) {
+    falls = is_finite(scales[i]) && is_finite(scales[i - 1]) && scales[i] < scales[i - 1] ? falls + 1 : 0;
+    if (falls > best.falls) best = {falls, i + 1};
+  }
+  return best;
+}
+
+}  // namespace
+
+std::optional<Guess> judge_scaler_collapsing(const Curves& curves) {
+  const Traceback* minimum = exhausted(*curves.evidence);
+  const LongestFall fall = longest_fall(curves.scales);
+  double lowest = kUnknown;
+  for (const double scale : curves.scales) {
+    if (is_finite(scale) && (!is_finite(lowest) || scale < lowest)) lowest = scale;
+  }
+  const bool below = is_finite(lowest) && lowest < limits::kLowestScale && fall.falls >= 2;
+  const bool at_end = fall.falls != 0 && falls_before(curves.scales, curves.scales.size()) == fall.falls;
+  const bool strong = minimum != nullptr || below || (fall.falls >= limits::kCollapse && at_end);
+  if (!strong && !(fall.falls >= limits::kCalibrationFalls && at_end)) return std::nullopt;
+  Guess out;
+  out.confidence = strong ? Confidence::kLikely : Confidence::kPossible;
+  if (fall.falls != 0) {
+    const std::size_t first = fall.end - fall.falls;  // the first fall; before it the scale was good
+    out.began.unit = curves.scale_unit;
+    if (is_finite(curves.scale_at[first])) out.began.first_bad = curves.scale_at[first];
+    if (is_finite(curves.scale_at[first - 1])) out.began.last_good = curves.scale_at[first - 1];
+    out.evidence.push_back({"the loss scale fell " + std::to_string(fall.falls) +
+                                " times without a step that worked, from " + number_text(curves.scales[first - 1]) +
+                                " to " + number_text(curves.scales[fall.end - 1]),
+                            curves.scale_source});
+  }
+  if (minimum != nullptr) out.evidence.push_back({"the run ended with: " + minimum->message, minimum->source});
+  out.unlikely = {"a scale that is merely too high: lower ones failed as well"};
+  out.checks = {"the first operation that makes NaN or Inf, forward or backward: scaling cannot help it"};
+  return out;
+}
+
+std::optional<Guess> judge_scaler_calibrating(const Curves& curves) {
+  if (curves.loss.bad() || curves.loss.size() == 0) return std::nullopt;
+  // Gradients may be bad in the skipped steps at the start, and nowhere else.
+  if (curves.grad_norm.bad()) {
+    std::size_t last = curves.grad_norm.first_bad;
+    for (std::size_t i = last; i < curves.grad_norm.size(); ++i) {
+      if (!is_finite(curves.grad_norm.point(i).value)) last = i;
+    }
+    if (last >= limits::kCalibration || last + limits::kHealthyStart >= curves.grad_norm.size()) return std::nullopt;
+  }
+  const LongestFall fall = longest_fall(curves.scales);
+  const std::size_t skips = curves.evidence->skipped.size();
+  if (fall.falls == 0 && skips == 0) return std::nullopt;
+  if (fall.falls > limits::kCalibration || skips > limits::kCalibration) return std::nullopt;
+  // It must go on well: by scales that no longer fall, or losses after the last skipped step.
+  const bool calm_scale = curves.scale.size() > 1 && fall.end + 1 < curves.scales.size();
+  const bool goes_on = skips != 0 && curves.loss.size() >= curves.evidence->skipped.back().entries_before + 2;
+  if (!calm_scale && !goes_on) return std::nullopt;
+  if (judge_scaler_collapsing(curves)) return std::nullopt;
+  Guess out;
+  out.confidence = Confidence::kLikely;
+  out.evidence.push_back(
+      {"the loss scale fell " + std::to_string(std::max(fall.falls, skips)) + " times, then the run went on",
+       curves.scale_source});
+  return out;
+}
+
+}  // namespace nanhunt::autopsy

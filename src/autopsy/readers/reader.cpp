@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/autopsy/readers/reader.h"
+
+#include <string>
+
+namespace nanhunt::autopsy {
+namespace {
+
+bool ends_with_any(std::string_view name, std::initializer_list<std::string_view> ends) {
+  for (const std::string_view end : ends) {
+    if (name.ends_with(end)) return true;
+  }
+  return false;
+}
+
+constexpr Reader kReaders[] = {
+    {"trainer_state.json", [](std::string_view name) { return name == "trainer_state.json"; }, read_trainer_state},
+    {"TensorBoard", [](std::string_view name) { return name.find("tfevents") != std::string_view::npos; },
+     read_tensorboard},
+    {"W&B", [](std::string_view name) { return name.ends_with(".wandb"); }, read_wandb},
+    {"W&B metadata", [](std::string_view name) { return name == "wandb-metadata.json"; }, read_wandb_metadata},
+    {"W&B summary", [](std::string_view name) { return name == "wandb-summary.json"; }, read_json_summary},
+    {"settings",
+     [](std::string_view name) {
+       return name == "training_args.json" || name == "config.json" || name == "args.json" || name == "hparams.json";
+     },
+     read_json_settings},
+    {"settings",
+     [](std::string_view name) {
+       return ends_with_any(name, {".yaml", ".yml"});
+     },
+     read_yaml_settings},
+    {"CSV", [](std::string_view name) { return name.ends_with(".csv"); }, read_csv},
+    {"JSON lines",
+     [](std::string_view name) {
+       return ends_with_any(name, {".jsonl", ".ndjson"});
+     },
+     read_json_lines},
+    {"text",
+     [](std::string_view name) {
+       return ends_with_any(name, {".log", ".out", ".err", ".txt"});
+     },
+     read_text_log},
+};
+
+}  // namespace
+
+const Reader* find_reader(std::string_view path) {
+  const std::size_t slash = path.rfind('/');
+  std::string name(slash == std::string_view::npos ? path : path.substr(slash + 1));
+  for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  for (const Reader& reader : kReaders) {
+    if (reader.claims(name)) return &reader;
+  }
+  return nullptr;
+}
+
+}  // namespace nanhunt::autopsy

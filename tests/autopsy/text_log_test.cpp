@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text logs in the forms that programs print, and tracebacks in them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/autopsy/log_files.h"
+
+namespace nanhunt::autopsy_testing {
+namespace {
+
+using autopsy::Unit;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+struct Line {
+  std::string text;
+  std::string name;
+  Unit unit;
+  double at;
+  double value;  // NaN stands for itself
+};
+
+TEST(TextLog, lines_of_many_loops_give_position_and_value) {
+  const double nan = autopsy::kUnknown;
+  const std::vector<Line> lines = {
+      {"step 10 loss 2.31", "loss", Unit::kStep, 10, 2.31},
+      {"{'loss': nan, 'grad_norm': 1.5, 'learning_rate': 5e-05, 'epoch': 0.5}", "loss", Unit::kEpoch, 0.5, nan},
+      {"Epoch 3 ... loss=nan", "loss", Unit::kEpoch, 3, nan},
+      {"[2026-01-02 10:00:00,123] INFO Step 100/1000: train loss = 1.5e+01, lr: 1e-4", "train loss", Unit::kStep, 100,
+       15},
+      {"iter 7: loss 4.2, time 100.0ms, mfu 1.5%", "loss", Unit::kStep, 7, 4.2},
+      {" iteration      100/ 1000 | consumed samples: 5 | lm loss: 1.0E+01 | loss scale: 65536.0 | grad norm: 2.5 |",
+       "lm loss", Unit::kStep, 100, 10},
+      {" iteration      100/ 1000 | lm loss: 1.0E+01 | loss scale: 65536.0 | number of nan iterations:   2 |",
+       "loss scale", Unit::kStep, 100, 65536},
+      {"step: 4 - loss: -inf - accuracy: 0.5", "loss", Unit::kStep, 4, -INFINITY},
+      {"step 5 loss tensor(nan, device='cuda:0')", "loss", Unit::kStep, 5, nan},
+  };
+  for (const Line& line : lines) {
+    const auto evidence = evidence_of("stdout.log", line.text + "\n");
+    const autopsy::Series* series = find_series(evidence, line.name);
+    ASSERT_NE(series, nullptr) << line.text;
+    EXPECT_EQ(series->unit, line.unit) << line.text;
+    EXPECT_EQ(series->points[0].at, line.at) << line.text;
+    if (std::isnan(line.value)) {
+      EXPECT_TRUE(std::isnan(series->points[0].value)) << line.text;
+    } else {
+      EXPECT_EQ(series->points[0].value, line.value) << line.text;
+    }
+  }
+}
+
+TEST(TextLog, prose_holds_no_loss) {
+  const auto evidence = evidence_of(
+      "stdout.log", "We saw no loss in 1998 of the 3 models.\nLoaded 7 files, loss of precision: none\nInfo: nan\n");
+  for (const autopsy::Series& series : evidence.series) ADD_FAILURE() << series.name;
+}
+
+TEST(TextLog, skipped_steps_of_deepspeed_and_apex_are_heard_with_their_scale) {
+  const auto evidence =
+      evidence_of("a.log",
+                  "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768\n"
+                  "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 16384.0\n");
+  ASSERT_THAT(evidence.skipped, SizeIs(2));
+  EXPECT_EQ(evidence.skipped[0].scale_after, 32768);
+  EXPECT_EQ(evidence.skipped[1].scale_after, 16384);
+}
+
+TEST(TextLog, the_first_line_may_be_the_command_of_a_shell) {
+  EXPECT_THAT(evidence_of("a.log", "$ python train.py --name 'a b'\nstep 1 loss 2\n").command,
+              ElementsAre("python", "train.py", "--name", "a b"));
+  EXPECT_THAT(evidence_of("a.log", "$ python train.py; rm -rf x\n").command, IsEmpty());
+  EXPECT_THAT(evidence_of("a.log", "step 1 loss 2\n$ python train.py\n").command, IsEmpty());
+}
+
+TEST(TextLog, a_traceback_gives_exception_and_last_own_frame) {
+  const auto evidence = evidence_of(
+      "a.log",
+      "Traceback (most recent call last):\n  File \"me/train.py\", line 12, in <module>\n    main()\n"
+      "  File \"me/model.py\", line 7, in forward\n    return f(x)\n"
+      "  File \"/v/lib/python3.11/site-packages/torch/nn/functional.py\", line 99, in linear\n    return x\n"
+      "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\nstep 9 loss 1\n");
+  ASSERT_THAT(evidence.tracebacks, SizeIs(1));
+  const autopsy::Traceback& one = evidence.tracebacks[0];
+  EXPECT_EQ(one.exception, "torch.OutOfMemoryError");
+  EXPECT_EQ(one.file, "me/model.py");
+  EXPECT_EQ(one.line, 7u);
+  EXPECT_EQ(one.function, "forward");
+  EXPECT_FALSE(one.numeric);
+  EXPECT_NE(find_series(evidence, "loss"), nullptr);
+}
+
+TEST(TextLog, anomaly_mode_gives_the_function_and_the_forward_call) {
+  const auto evidence = evidence_of(
+      "a.log",
+      "/v/lib/python3.11/site-packages/torch/autograd/graph.py:1: UserWarning: Error detected in LogBackward0. "
+      "Traceback of forward call that caused the error:\n"
+      "  File \"me/train.py\", line 3, in <module>\n    loss = torch.log(x)\n (Triggered internally at x.cpp:1.)\n"
+      "Traceback (most recent call last):\n  File \"me/train.py\", line 20, in <module>\n    loss.backward()\n"
+      "RuntimeError: Function 'LogBackward0' returned nan values in its 0th output.\n");
+  ASSERT_THAT(evidence.tracebacks, SizeIs(1));
+  EXPECT_EQ(evidence.tracebacks[0].backward, "LogBackward0");
+  EXPECT_EQ(evidence.tracebacks[0].line, 3u);
+  EXPECT_TRUE(evidence.tracebacks[0].numeric);
+}
+
+TEST(TextLog, a_message_that_stops_training_counts_as_the_end) {
+  EXPECT_THAT(guesses_of(evidence_of("a.log", "Loss is nan, stopping training\n")), ElementsAre("stopped_by_check"));
+  EXPECT_THAT(evidence_of("a.log", "Finance: stopping here\n").tracebacks, IsEmpty());
+}
+
+}  // namespace
+}  // namespace nanhunt::autopsy_testing
