@@ -12,7 +12,7 @@ from tree import without_cpp_comments
 RANKS = (
     ("core",),
     ("kernels", "trace"),
-    ("record", "analyze", "engine"),
+    ("record", "analyze", "engine", "checkpoint"),
     ("hunt", "reports"),
     ("fleet", "autopsy"),
     ("hooks/engine", "hooks/cupti"),

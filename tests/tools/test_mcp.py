@@ -107,8 +107,8 @@ def test_a_report_is_the_brief_one_and_checks_say_what_runs_are(folder):
     answers = speak(
         folder,
         tool(1, "report", run="adam-eps"),
-        tool(2, "check", run="adam-eps"),
-        tool(3, "check", run="adam-eps-fixed"),
+        tool(2, "check", path="adam-eps"),
+        tool(3, "check", path="adam-eps-fixed"),
         tool(4, "list_runs"),
         tool(5, "live", run="adam-eps"),
         tool(6, "info", run="adam-eps"),
@@ -191,9 +191,8 @@ def test_only_a_server_that_may_write_writes(folder):
     outside = speak(folder, tool(1, "repro", run="adam-eps", out="../shown"), words=["--write"])[1]["result"]
     assert outside["isError"] and not (folder.parent / "shown").exists()
     before = sorted(path.name for path in folder.iterdir())
-    speak(
-        folder, *[tool(i, name, run="adam-eps") for i, name in enumerate(("report", "check", "info", "advise", "live"))]
-    )
+    asked = [("report", "run"), ("check", "path"), ("info", "run"), ("advise", "run"), ("live", "run")]
+    speak(folder, *[tool(i, name, **{key: "adam-eps"}) for i, (name, key) in enumerate(asked)])
     assert sorted(path.name for path in folder.iterdir()) == before
     assert not (folder / "adam-eps" / "report.json").exists()
 
@@ -204,7 +203,7 @@ def test_a_call_can_be_cancelled_and_another_waits_its_turn(folder):
         folder,
         tool(1, "report", run="adam-eps"),
         {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}},
-        tool(2, "check", run="adam-eps"),
+        tool(2, "check", path="adam-eps"),
         {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 99}},
     )
     assert set(answers) == {2} and answers[2]["result"]["structuredContent"]["status"] == "fault"

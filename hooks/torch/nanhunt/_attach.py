@@ -34,7 +34,6 @@ def _begin(options: Options) -> Session:
     if not options.run:
         options.run = f"{os.getpid()}-{time.time_ns()}"
     session = Session(options)
-    session.at_end.append(options.end_upload)
     _put_on(session)
     current = session
     atexit.register(session.close)
@@ -44,12 +43,14 @@ def _begin(options: Options) -> Session:
 def _put_on(session: Session) -> None:
     add_listeners(session)
     hooks.install(session)
-    session.at_end.append(_detach)
+    session.at_end += [session.options.end_upload, _detach, lambda: _let_go_of_saves(session)]
+    if session.options.guard_checkpoints and session.guard is None:
+        session.at_open.append(lambda: _guard(session))
     session.begin_again = lambda: _begin_again(session)  # type: ignore[method-assign]
 
 
 _STAYS = ("holders", "by_command", "given", "parameter_names", "threads", "faults", "trackers", "watch_ns", "tracker",
-          "optimizers", "_kept", "_made")
+          "guard", "optimizers", "_kept", "_made")
 
 
 def _begin_again(session: Session) -> None:
@@ -63,6 +64,18 @@ def _begin_again(session: Session) -> None:
     _put_on(session)
     if interrupted is not None:
         raise interrupted
+
+
+def _guard(session: Session) -> None:
+    from nanhunt.guard import saves
+
+    if session.guard is None:
+        session.guard = saves.put_on(session)
+
+
+def _let_go_of_saves(session: Session) -> None:
+    if session.guard is not None:
+        session.guard.patches.take_off()
 
 
 def _detach() -> None:

@@ -29,6 +29,7 @@ class Options:
     quiet: bool = False         # no line while the run goes on
     stop_on_fault: bool = False  # the process ends after the first step with a fault
     log_to: Any = "auto"        # experiment trackers: found by themselves, none ("off"), or those that are given
+    guard_checkpoints: bool = False  # each that is saved is judged, and the newest good one kept
     on_fault: str | None = None  # a webhook or a command that is handed each fault
     command: list[str] = field(default_factory=list)
     run: str = ""               # the same for all processes of one run
@@ -67,6 +68,7 @@ class Options:
                           url=get("NANHUNT_RUN_URL", ""),
                           stop_on_fault=get("NANHUNT_STOP_ON_FAULT", "0") == "1",
                           log_to="off" if get("NANHUNT_LOG_TO") == "off" else "auto",
+                          guard_checkpoints=get("NANHUNT_GUARD_CHECKPOINTS", "0") == "1",
                           on_fault=get("NANHUNT_ON_FAULT") or None)
         budget = get("NANHUNT_BUDGET", "").removesuffix("%")
         if budget.replace(".", "", 1).isdigit():

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from nanhunt._tap.places import Places
     from nanhunt._tap.tap import Tap
     from nanhunt._tap.values import Values
+    from nanhunt.guard import CheckpointGuard
 
 _NOTES_EVERY = 16  # steps
 MAX_ERRORS = 100  # of our own: past this the watch is off for good
@@ -82,6 +83,7 @@ class Session(lib.HasState, Notifier):
         self.inputs: list[weakref.ref[torch.Tensor]] = []  # of the last root call
         self.pending = Pending(self)
         self.faults, self.trackers = Faults(self), Trackers(self, options.log_to)
+        self.guard: CheckpointGuard | None = None  # of what the program saves, where that was asked for
         self.watch_ns = 0            # time of the training thread that watching took
         self.roots: dict[int, tuple[weakref.ref[Any], str]] = {}
         self.leaves: list[weakref.ref[Any]] = []  # tensors that the program trains without a module or an optimizer
@@ -502,7 +504,7 @@ class Session(lib.HasState, Notifier):
         """Whatever fails, the others let go of the run: no op may find the recorder gone."""
         interrupted = None
         parts = (self._end_last_step, self._wait_for_pending, lambda: self.notify("on_close"),
-                 self._end_kernels, self._log_last, self.write_notes)
+                 self._end_kernels, self._end_guard, self._log_last, self.write_notes)
         for part in parts if self.recorder is not None else ():
             try:
                 part()
@@ -533,6 +535,10 @@ class Session(lib.HasState, Notifier):
                 self.pending.poll()
             else:
                 self.pending.drain()
+
+    def _end_guard(self) -> None:
+        if self.guard is not None and not self.hurries:
+            self.guard.close()
 
     def _log_last(self) -> None:
         if not self.hurries and self.step > 0:

@@ -23,6 +23,7 @@ from nanhunt._library import load_library
 from nanhunt._load import Finding, RunError, card, check_format, finding_of, shown
 from nanhunt._options import LEVELS, Options
 from nanhunt._session import Session
+from nanhunt.guard import CheckpointGuard
 from nanhunt.store.remote import is_url
 from nanhunt.trackers import tracker_of
 
@@ -34,7 +35,7 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
           level: str | None = None, budget: float | None = None, keep: int | None = None,
           captures: bool | None = None, max_trace_mb: int | None = None, kernels: bool | None = None,
           on_fault: Callable[[Finding], Any] | str | None = None, stop_on_fault: bool | None = None,
-          quiet: bool | None = None, log_to: Any = None,
+          quiet: bool | None = None, log_to: Any = None, guard_checkpoints: bool | None = None,
           config: str | os.PathLike[str] | None = None) -> Watch:
     """Watches the training in this process until it is closed, or the process ends.
 
@@ -63,6 +64,9 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
                 watching takes are written to, with one alert at the first fault. Unasked those that are open: a W&B,
                 MLflow or trackio run, TensorBoard writers. "off": none. Or which: a run, a SummaryWriter, a logger
                 with `log_metrics`, a function of (numbers, step), or a list of them.
+    guard_checkpoints  judge each checkpoint that is saved (torch.save, safetensors, Lightning) by `nanhunt check` in a
+                process of its own, say which is bad, and keep the newest good one in `nanhunt-last-good` beside it,
+                under hard links: nothing rotates that one away (False).
     quiet       say nothing on stderr when a fault is found (False: a line for each origin, three at most).
 
     A watch that is on is joined: options that are given must be those that are in force. Under `nanhunt run` those of
@@ -75,7 +79,7 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
     given: dict[str, Any] = {
         "out": None if out is None else _path("out", out), "level": level, "budget": budget, "keep": keep,
         "captures": captures, "max_trace_mb": max_trace_mb, "kernels": kernels, "quiet": quiet,
-        "stop_on_fault": stop_on_fault,
+        "stop_on_fault": stop_on_fault, "guard_checkpoints": guard_checkpoints,
         "config": None if config is None else str(Path(_path("config", config)).absolute())}
     given = {name: value for name, value in given.items() if value is not None}
     _check_options(given)
@@ -133,6 +137,11 @@ class Watch:
     def path(self) -> str:
         """The run folder: `nanhunt report PATH` reads it."""
         return self._session.options.out
+
+    @property
+    def guard(self) -> CheckpointGuard | None:
+        """Of checkpoints, with `guard_checkpoints`, once training has begun: which were bad, where the good one is."""
+        return self._session.guard
 
     @property
     def level(self) -> str:
@@ -308,7 +317,7 @@ def _check_options(given: Mapping[str, Any]) -> None:
     budget = given.get("budget", 0)
     if not isinstance(budget, (int, float)) or isinstance(budget, bool) or not 0 <= budget <= 100:
         raise ValueError(f"budget: expected percent of the time, from 0 to 100, got {budget!r}")
-    for name in ("captures", "kernels", "quiet", "stop_on_fault"):
+    for name in ("captures", "kernels", "quiet", "stop_on_fault", "guard_checkpoints"):
         if not isinstance(given.get(name, True), bool):
             raise TypeError(f"{name}: expected True or False, got {given[name]!r}")
     if given.get("out", "run") == "":
@@ -340,7 +349,8 @@ def _check_same(options: Options, given: Mapping[str, Any]) -> None:
                              "Close that watch first, or leave the option out to join it.")
 
 
-_KEPT = ("out", "level", "budget", "keep", "captures", "max_trace_mb", "kernels", "quiet", "stop_on_fault", "config")
+_KEPT = ("out", "level", "budget", "keep", "captures", "max_trace_mb", "kernels", "quiet", "stop_on_fault", "config",
+         "guard_checkpoints")
 
 
 def _is_another_training(session: Session, models: Sequence[torch.nn.Module]) -> bool:

@@ -21,19 +21,20 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::uint64_t kMaxHeaderBytes = 1u << 20;
-constexpr std::size_t kMaxArrays = 4096;
+constexpr SafetensorsLimits kCaptureLimits;
+constexpr std::uint64_t kMaxHeaderBytes = kCaptureLimits.header_bytes;
+constexpr std::size_t kMaxArrays = kCaptureLimits.arrays;
 constexpr std::size_t kMaxDims = 64;
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 40;
-constexpr std::size_t kLengthBytes = 8;
+constexpr std::size_t kLengthBytes = kSafetensorsLengthBytes;
 
 struct FormatName {
   DType dtype;
   const char* name;
 };
 constexpr FormatName kFormats[] = {
-    {DType::kF16, "F16"},        {DType::kBF16, "BF16"},     {DType::kF32, "F32"}, {DType::kF64, "F64"},
-    {DType::kE4M3FN, "F8_E4M3"}, {DType::kE5M2, "F8_E5M2"},  {DType::kI64, "I64"}, {DType::kI32, "I32"},
+    {DType::kF16, "F16"},        {DType::kBF16, "BF16"},    {DType::kF32, "F32"}, {DType::kF64, "F64"},
+    {DType::kE4M3FN, "F8_E4M3"}, {DType::kE5M2, "F8_E5M2"}, {DType::kI64, "I64"}, {DType::kI32, "I32"},
     {DType::kU8, "U8"},          {DType::kBool, "BOOL"},
 };
 
@@ -83,40 +84,34 @@ Status unreadable(const std::string& what, const std::string& why) {
   return {StatusCode::kUnreadable, what + " is not a safetensors file that can be used: " + why + "."};
 }
 
-// One entry of the header, its numbers still to be copied.
-struct Extent {
-  NamedArray array;
-  std::uint64_t begin = 0, end = 0;
-};
-
 std::optional<std::uint64_t> as_unsigned(const Json& value) {
   if (!value.is_number_unsigned()) return std::nullopt;
   return value.get<std::uint64_t>();
 }
 
-std::string read_extent(const std::string& name, const Json& entry, std::uint64_t data_bytes, Extent& out) {
+// "" or what is wrong with it.
+std::string read_entry(const Json& entry, std::uint64_t data_bytes, SafetensorsEntry& out) {
   if (!entry.is_object()) return "an entry is no object";
   const auto dtype = entry.find("dtype"), shape = entry.find("shape"), offsets = entry.find("data_offsets");
   if (dtype == entry.end() || !dtype->is_string() || shape == entry.end() || !shape->is_array() ||
       offsets == entry.end() || !offsets->is_array() || offsets->size() != 2)
     return "an entry lacks dtype, shape or data_offsets";
-  const auto format = parse_format(dtype->get<std::string>());
-  if (!format) return "a number format is not known";
+  out.format = dtype->get<std::string>();
+  out.dtype = parse_format(out.format);
   if (shape->size() > kMaxDims) return "an array has too many dimensions";
-  out.array.name = name;
-  out.array.dtype = *format;
   for (const Json& size : *shape) {
     const auto n = as_unsigned(size);
     if (!n || *n > static_cast<std::uint64_t>(kMaxElements)) return "a size is out of bounds";
-    out.array.sizes.push_back(static_cast<std::int64_t>(*n));
+    out.sizes.push_back(static_cast<std::int64_t>(*n));
   }
   const auto begin = as_unsigned((*offsets)[0]), end = as_unsigned((*offsets)[1]);
   if (!begin || !end || *begin > *end || *end > data_bytes) return "an array lies outside the file";
-  const std::int64_t numel = numel_of(out.array.sizes);
-  if (numel < 0 || static_cast<std::uint64_t>(numel) * dtype_size(*format) != *end - *begin)
-    return "an array's shape does not fit its bytes";
   out.begin = *begin;
   out.end = *end;
+  if (!out.dtype) return "";
+  const std::int64_t numel = numel_of(out.sizes);
+  if (numel < 0 || static_cast<std::uint64_t>(numel) * dtype_size(*out.dtype) != *end - *begin)
+    return "an array's shape does not fit its bytes";
   return "";
 }
 
@@ -165,26 +160,18 @@ Status write_safetensors(const std::string& path, const Safetensors& tensors) {
   return written;
 }
 
-Result<Safetensors> parse_safetensors(const std::string& bytes, const std::string& what) {
-  if (bytes.size() < kLengthBytes) return unreadable(what, "it is shorter than its own length");
-  std::uint64_t length = 0;
-  for (std::size_t i = kLengthBytes; i-- > 0;) length = length << 8 | static_cast<unsigned char>(bytes[i]);
-  if (length > kMaxHeaderBytes || length > bytes.size() - kLengthBytes)
-    return unreadable(what, "its header claims more bytes than there are, or than 1 MiB");
-  const std::uint64_t data_at = kLengthBytes + length, data_bytes = bytes.size() - data_at;
+Result<SafetensorsHeader> parse_safetensors_header(std::string_view text, std::uint64_t data_bytes,
+                                                   const std::string& what, const SafetensorsLimits& limits) {
   // Deep nesting is refused before the parser recurses into it; a header needs three levels.
   bool too_deep = false;
   const auto limit = [&too_deep](int depth, Json::parse_event_t, Json&) {
     if (depth > 8) too_deep = true;
     return depth <= 8;
   };
-  const Json header =
-      Json::parse(bytes.begin() + kLengthBytes, bytes.begin() + static_cast<std::ptrdiff_t>(data_at), limit,
-                  /*allow_exceptions=*/false);
+  const Json header = Json::parse(text.begin(), text.end(), limit, /*allow_exceptions=*/false);
   if (too_deep || !header.is_object()) return unreadable(what, "its header is no JSON object");
-  if (header.size() > kMaxArrays + 1) return unreadable(what, "it holds too many arrays");
-  Safetensors out;
-  std::vector<Extent> extents;
+  if (header.size() > limits.arrays + 1) return unreadable(what, "it holds too many arrays");
+  SafetensorsHeader out;
   for (const auto& [name, entry] : header.items()) {
     if (name == "__metadata__") {
       if (!entry.is_object()) return unreadable(what, "its metadata is no object");
@@ -194,22 +181,43 @@ Result<Safetensors> parse_safetensors(const std::string& bytes, const std::strin
       }
       continue;
     }
-    Extent extent;
-    if (const std::string wrong = read_extent(name, entry, data_bytes, extent); !wrong.empty())
-      return unreadable(what, wrong);
-    extents.push_back(std::move(extent));
+    SafetensorsEntry one;
+    one.name = name;
+    one.problem = read_entry(entry, data_bytes, one);
+    out.entries.push_back(std::move(one));
   }
-  std::stable_sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) {
-    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
-  });
+  std::stable_sort(out.entries.begin(), out.entries.end(),
+                   [](const auto& a, const auto& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
   std::uint64_t covered = 0;  // arrays must not overlap: a small file cannot claim much memory
-  for (Extent& extent : extents) {
-    if (extent.begin < covered) return unreadable(what, "two arrays share bytes");
-    covered = extent.end;
-    extent.array.bytes.resize(static_cast<std::size_t>(extent.end - extent.begin));
-    if (!extent.array.bytes.empty())
-      std::memcpy(extent.array.bytes.data(), bytes.data() + data_at + extent.begin, extent.array.bytes.size());
-    out.arrays.push_back(std::move(extent.array));
+  for (SafetensorsEntry& one : out.entries) {
+    if (!one.problem.empty()) continue;
+    if (one.begin < covered)
+      one.problem = "two arrays share bytes";
+    else
+      covered = one.end;
+  }
+  return out;
+}
+
+Result<Safetensors> parse_safetensors(const std::string& bytes, const std::string& what) {
+  if (bytes.size() < kLengthBytes) return unreadable(what, "it is shorter than its own length");
+  std::uint64_t length = 0;
+  for (std::size_t i = kLengthBytes; i-- > 0;) length = length << 8 | static_cast<unsigned char>(bytes[i]);
+  if (length > kMaxHeaderBytes || length > bytes.size() - kLengthBytes)
+    return unreadable(what, "its header claims more bytes than there are, or than 1 MiB");
+  const std::uint64_t data_at = kLengthBytes + length;
+  auto header = parse_safetensors_header(std::string_view(bytes).substr(kLengthBytes, length), bytes.size() - data_at,
+                                         what, kCaptureLimits);
+  if (!header) return header.status();
+  Safetensors out;
+  out.metadata = std::move(header->metadata);
+  for (SafetensorsEntry& entry : header->entries) {
+    if (!entry.problem.empty()) return unreadable(what, entry.problem);
+    if (!entry.dtype) return unreadable(what, "a number format is not known");
+    NamedArray array{std::move(entry.name), *entry.dtype, std::move(entry.sizes), {}};
+    array.bytes.resize(static_cast<std::size_t>(entry.end - entry.begin));
+    if (!array.bytes.empty()) std::memcpy(array.bytes.data(), bytes.data() + data_at + entry.begin, array.bytes.size());
+    out.arrays.push_back(std::move(array));
   }
   return out;
 }

@@ -6,7 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "nanhunt/dtype.h"
@@ -27,6 +29,33 @@ struct Safetensors {
   std::map<std::string, std::string> metadata;  // "__metadata__"
   bool operator==(const Safetensors&) const = default;
 };
+
+// One array as the header describes it; its numbers are in the file.
+struct SafetensorsEntry {
+  std::string name;
+  std::string format;          // "BF16", as the file has it
+  std::optional<DType> dtype;  // empty: a format that is not known here
+  std::vector<std::int64_t> sizes;
+  std::uint64_t begin = 0, end = 0;  // within the bytes behind the header
+  std::string problem;               // why it cannot be used; empty: it lies in the file and its shape fits
+};
+
+struct SafetensorsHeader {
+  std::vector<SafetensorsEntry> entries;        // in the order of their bytes
+  std::map<std::string, std::string> metadata;  // "__metadata__"
+};
+
+struct SafetensorsLimits {
+  std::uint64_t header_bytes = 1u << 20;
+  std::size_t arrays = 4096;
+};
+// The length of the header at a file's beginning.
+inline constexpr std::size_t kSafetensorsLengthBytes = 8;
+
+// The header of a file with `data_bytes` behind it. An entry that is wrong is kept with its problem; fails where the
+// header is no header.
+Result<SafetensorsHeader> parse_safetensors_header(std::string_view json, std::uint64_t data_bytes,
+                                                   const std::string& what, const SafetensorsLimits& limits);
 
 // Elements of a shape; -1 if a size is negative or the product is beyond 2^40.
 std::int64_t numel_of(const std::vector<std::int64_t>& sizes);

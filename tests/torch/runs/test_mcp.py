@@ -54,7 +54,7 @@ def test_an_agent_finds_the_operation_its_line_and_the_cure_and_proves_them(fold
             assert {"list_runs", "report", "check", "dump", "diff", "repro"} <= tools
             runs = [one["run"] for one in (await use(session, "list_runs"))["runs"]]
             assert sorted(runs) == ["monday", "tuesday"]
-            verdicts = {run: (await use(session, "check", run=run))["status"] for run in runs}
+            verdicts = {run: (await use(session, "check", path=run))["status"] for run in runs}
             assert verdicts == {"monday": "fault", "tuesday": "clean"}
             brief = await use(session, "report", run="monday")
             assert len(json.dumps(brief)) <= 16 * 1024
@@ -72,7 +72,7 @@ def test_an_agent_finds_the_operation_its_line_and_the_cure_and_proves_them(fold
                 if row.startswith("{")
             ]
             assert origin["op"] in {row["op"] for row in rows}
-            parting = await use(session, "diff", run_a="tuesday", run_b="monday")
+            parting = await use(session, "diff", a="tuesday", b="monday")
             assert parting["same"] is False
             assert any("repro" in one["command"] for one in brief["next"])
             await use(session, "repro", run="monday", finding=origin["id"], out="shown")

@@ -9,6 +9,8 @@
 #include "reports/json/json_values.h"
 #include "reports/views/report_model.h"
 #include "tools/nanhunt/analysis.h"
+#include "tools/nanhunt/checkpoints/checkpoint_check.h"
+#include "tools/nanhunt/checkpoints/checkpoint_place.h"
 #include "tools/nanhunt/terminal.h"
 #include "tools/nanhunt/verb.h"
 
@@ -75,14 +77,22 @@ std::string as_json(std::string_view status, std::string_view headline, const Fi
 class CheckVerb final : public Verb {
  public:
   void declare(Options options) override {
-    options.add_run("RUN", run_, "Run folder, attempt folder or .nht file").required();
+    options.add_run("RUN", run_, "Run folder, attempt folder or .nht file; or a checkpoint, or a folder of them")
+        .required();
     options.add("--fail-on", fail_on_, "Lowest severity that gives exit status 1")
         .one_of({"warning", "fault"})
         .show_default();
     options.add_flag("--json", json_, "The verdict as JSON");
+    options.add_flag("--full", full_, "Of checkpoints: all tensors");
   }
 
   int run() override {
+    if (const auto checkpoints = checkpoints_at(run_); !checkpoints.empty())
+      return check_checkpoints(run_, checkpoints, {fail_on_ == "warning", json_, full_});
+    if (full_) {
+      return fail({StatusCode::kUsage, "--full lists the tensors of a checkpoint, and '" + run_ +
+                                           "' is none. `nanhunt report --full` shows all of a run."});
+    }
     const auto analysis = load_analysis(run_);
     if (!analysis) return without_analysis(analysis.status());
     const Outcome out = judge(*analysis, fail_on_ == "warning");
@@ -107,19 +117,20 @@ class CheckVerb final : public Verb {
   }
 
   std::string run_, fail_on_ = "fault";
-  bool json_ = false;
+  bool json_ = false, full_ = false;
 };
 
-const RegisterVerb<CheckVerb> kCheck{{.order = 30,
-                                      .name = "check",
-                                      .summary = "The verdict of a run in one line and an exit status, for scripts and CI",
-                                      .exit_statuses = "  0  no fault (a calibrating loss scaler included)\n"
-                                                       "  1  a fault, or a warning with --fail-on warning\n"
-                                                       "  2  wrong usage\n"
-                                                       "  3  the run cannot be read\n"
-                                                       "  4  damaged, and no fault in what is left, if anything is\n"
-                                                       "  5  inconclusive; also when nothing was recorded\n"
-                                                       "  6  the answer could not be written"}};
+const RegisterVerb<CheckVerb> kCheck{
+    {.order = 30,
+     .name = "check",
+     .summary = "The verdict of a run, or of checkpoints, and an exit status, for scripts and CI",
+     .exit_statuses = "  0  no fault (a calibrating loss scaler included)\n"
+                      "  1  a fault, or a warning with --fail-on warning\n"
+                      "  2  wrong usage\n"
+                      "  3  the run cannot be read\n"
+                      "  4  damaged, and no fault in what is left, if anything is\n"
+                      "  5  inconclusive; also when nothing was recorded\n"
+                      "  6  the answer could not be written"}};
 
 }  // namespace
 }  // namespace nanhunt::cli

@@ -2,9 +2,13 @@
 // nanhunt diff: the first place where the health of two runs parts.
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
 
 #include "reports/json/json_values.h"
 #include "reports/views/numbers.h"
@@ -12,6 +16,8 @@
 #include "src/analyze/wording/text.h"
 #include "src/core/text.h"
 #include "tools/nanhunt/attempts.h"
+#include "tools/nanhunt/checkpoints/checkpoint_diff.h"
+#include "tools/nanhunt/checkpoints/checkpoint_place.h"
 #include "tools/nanhunt/terminal.h"
 #include "tools/nanhunt/verb.h"
 
@@ -225,20 +231,22 @@ std::string as_json(const std::string& run_a, const std::string& run_b, const Di
 class DiffVerb final : public Verb {
  public:
   void declare(Options options) override {
-    options.add_run("RUN_A", run_a_, "Run folder, attempt folder or .nht file").required();
-    options.add_run("RUN_B", run_b_, "The one to compare it with; may be the same folder with another attempt")
+    options.add_run("RUN_A", run_a_, "Run folder, attempt folder or .nht file; or a checkpoint").required();
+    options
+        .add_run("RUN_B", run_b_,
+                 "The one to compare it with; may be the same folder with another attempt; or another checkpoint")
         .required();
-    options.add("--rank", rank_, "Which rank").show_default();
-    options.add("--attempt-a", attempt_a_, "Attempt of RUN_A (default: the newest)");
-    options.add("--attempt-b", attempt_b_, "Attempt of RUN_B (default: the newest)");
-    options.add("--tolerance", tolerance_, kToleranceHelp)
-        .value_name("FACTOR")
-        .in_range(0.0, 1e6)
-        .show_default();
+    of_runs_.push_back(options.add("--rank", rank_, "Which rank").show_default());
+    of_runs_.push_back(options.add("--attempt-a", attempt_a_, "Attempt of RUN_A (default: the newest)"));
+    of_runs_.push_back(options.add("--attempt-b", attempt_b_, "Attempt of RUN_B (default: the newest)"));
+    of_runs_.push_back(
+        options.add("--tolerance", tolerance_, kToleranceHelp).value_name("FACTOR").in_range(0.0, 1e6).show_default());
     options.add_flag("--json", json_, "The answer as JSON");
   }
 
   int run() override {
+    const auto checkpoints_a = checkpoints_at(run_a_), checkpoints_b = checkpoints_at(run_b_);
+    if (!checkpoints_a.empty() || !checkpoints_b.empty()) return run_on_checkpoints(checkpoints_a, checkpoints_b);
     auto a = choose(run_a_, attempt_a_), b = choose(run_b_, attempt_b_);
     if (!a) return fail(a.status());
     if (!b) return fail(b.status());
@@ -253,6 +261,25 @@ class DiffVerb final : public Verb {
   }
 
  private:
+  int run_on_checkpoints(const std::vector<std::string>& a, const std::vector<std::string>& b) const {
+    for (const Option& option : of_runs_) {
+      if (option.given())
+        return fail({StatusCode::kUsage, option.name() + " is for recorded runs; checkpoints have no such thing."});
+    }
+    for (const auto& [path, found] : {std::pair(&run_a_, &a), std::pair(&run_b_, &b)}) {
+      std::error_code ignored;
+      if (found->empty() && !std::filesystem::exists(*path, ignored))
+        return fail({StatusCode::kNotFound, "'" + *path + "' does not exist. Check the path."});
+      if (found->empty())
+        return fail({StatusCode::kUsage,
+                     "'" + *path + "' is no checkpoint, and the other one is. Name two runs or two checkpoints."});
+      if (found->size() > 1)
+        return fail({StatusCode::kUsage,
+                     "'" + *path + "' holds several checkpoints. Name one of them, such as '" + found->front() + "'."});
+    }
+    return diff_checkpoints(a.front(), b.front(), {json_});
+  }
+
   Result<AttemptTrace> choose(const std::string& run, std::optional<std::uint32_t> attempt) const {
     // A single attempt or file is of whatever rank it is.
     auto found = choose_attempts(run, rank_, attempt);
@@ -263,16 +290,18 @@ class DiffVerb final : public Verb {
   std::string run_a_, run_b_;
   std::optional<std::uint32_t> rank_, attempt_a_, attempt_b_;
   double tolerance_ = 1;
+  std::vector<Option> of_runs_;
   bool json_ = false;
 };
 
-const RegisterVerb<DiffVerb> kDiff{{.order = 55,
-                                    .name = "diff",
-                                    .summary = "The first place where the health of two runs parts",
-                                    .exit_statuses = "  0  compared, whatever came of it\n"
-                                                     "  2  wrong usage\n"
-                                                     "  3  one of the runs cannot be read\n"
-                                                     "  6  the answer could not be written"}};
+const RegisterVerb<DiffVerb> kDiff{
+    {.order = 55,
+     .name = "diff",
+     .summary = "The first place where the health of two runs parts; what changed between two checkpoints",
+     .exit_statuses = "  0  compared, whatever came of it\n"
+                      "  2  wrong usage\n"
+                      "  3  one of the runs cannot be read\n"
+                      "  6  the answer could not be written"}};
 
 }  // namespace
 }  // namespace nanhunt::cli

@@ -113,6 +113,7 @@ class RunVerb final : public Verb {
     options.add("--on-fault", on_fault_, "Hand each fault, while the run goes on, to a URL (JSON is posted) or a command of "
                                          "the shell (JSON on stdin); nothing waits for it")
         .value_name("URL|COMMAND");
+    options.add_flag("--guard-checkpoints", guard_checkpoints_, "Judge each checkpoint that is saved, say which is bad, and keep the newest good one beside it in nanhunt-last-good");
     options.add("--log-to", log_to_, "auto: write bad steps, scale and more to the experiment trackers that the program has open; off: to none").one_of({"auto", "off"}).show_default();
     options.add_flag("--quiet", quiet_, "Say nothing while the run goes on: what was found is said at its end");
     options.add_flag("--no-captures", no_captures_,
@@ -257,6 +258,11 @@ class RunVerb final : public Verb {
     // Without the option the user's own stays.
     if (kernels_) settings.emplace_back("NANHUNT_KERNELS", "1");
     if (eager_) settings.emplace_back("TORCH_COMPILE_DISABLE", "1");
+    if (guard_checkpoints_) {
+      std::error_code unknown;
+      settings.emplace_back("NANHUNT_GUARD_CHECKPOINTS", "1");
+      settings.emplace_back("NANHUNT_PROGRAM", std::filesystem::read_symlink("/proc/self/exe", unknown).string());
+    }
     if (log_to_ == "off") settings.emplace_back("NANHUNT_LOG_TO", "off");
     if (quiet_) settings.emplace_back("NANHUNT_QUIET", "1");
     if (!on_fault_.empty()) settings.emplace_back("NANHUNT_ON_FAULT", on_fault_);
@@ -367,7 +373,7 @@ class RunVerb final : public Verb {
   std::optional<Upload> upload_;
   std::uint32_t keep_ = 0, max_trace_mb_ = 0;  // 0: not given
   int error_exitcode_ = 0;
-  bool no_captures_ = false, kernels_ = false, eager_ = false, stop_on_fault_ = false, quiet_ = false;
+  bool no_captures_ = false, kernels_ = false, eager_ = false, stop_on_fault_ = false, quiet_ = false, guard_checkpoints_ = false;
   bool strict_ = false;
   bool made_out_ = false;  // by us, in this run
 };

@@ -8,6 +8,7 @@ Steps are those of the optimizer; gradient accumulation and `Trainer`'s own scal
 """
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
@@ -30,6 +31,11 @@ class NanhuntCallback(TrainerCallback):  # type: ignore[misc]
         optimizers = [] if optimizer is None else [plain_optimizer(optimizer)]
         self.watch = watch(model, optimizers, **self.options)
         self.watch.say_by(get_logger("transformers.nanhunt").warning)
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        guard = None if self.watch is None else self.watch.guard
+        if guard is not None and state.is_world_process_zero:  # the folder is whole now
+            guard.saved(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.watch is not None:

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is wrong in a checkpoint, and what could not be judged. GUIDE.md of the command line has the table of rules.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/checkpoint/checkpoint.h"
+#include "src/checkpoint/statistics.h"
+
+namespace nanhunt::checkpoint {
+
+enum class Severity : std::uint8_t { kFault, kWarning, kInfo };
+std::string_view severity_word(Severity severity);
+
+std::string grouped(std::int64_t n);  // "4,096"
+
+struct Finding {
+  Severity severity = Severity::kInfo;
+  std::string id;          // "nonfinite-tensor"
+  std::string tensor;      // a name, or the scalar's
+  std::string numbers;     // "12 NaN of 4,096, first at [0, 3]"; tensor names never stand in it
+  std::string meaning;     // a sentence: what it means and what to do
+  std::int64_t count = 0;  // elements, steps or tensors that it speaks of
+};
+
+struct FormatRow {
+  std::string format;
+  std::uint64_t tensors = 0, elements = 0, zeros = 0, subnormals = 0;
+  double amax = 0;
+  bool floating = false, judged = false;
+  int headroom_bits = 0;  // whole powers of two between the largest value and the format's largest
+};
+
+struct Judgement {
+  std::vector<Finding> findings;  // faults first, then in the order of the tensors
+  std::vector<FormatRow> formats;
+  std::uint64_t judged = 0, integers = 0, not_judged = 0, tensors_with_nonfinite = 0;
+  bool damaged = false;
+
+  std::size_t count(Severity severity) const;
+  // Something was judged, or there was only what cannot be wrong.
+  bool conclusive() const { return judged + integers > 0; }
+};
+
+Judgement judge(const Checkpoint& checkpoint, const std::vector<TensorResult>& results);
+
+}  // namespace nanhunt::checkpoint

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/checkpoint/statistics.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <span>
+#include <thread>
+#include <tuple>
+
+#include "src/checkpoint/blocks.h"
+#include "src/checkpoint/file_bytes.h"
+
+namespace nanhunt::checkpoint {
+namespace {
+
+constexpr std::int64_t kBlockBytes = 1 << 17;  // stays in a core's own cache between reading and counting
+constexpr std::int64_t kJobBytes = 32 << 20;
+constexpr std::uint64_t kFewBytes = 8u << 20;  // not worth a second thread
+constexpr std::uint64_t kMaxReadings = 8, kAlwaysAllowed = 64u << 20;
+
+// A part of one piece: one thread reads it, in order.
+struct Job {
+  std::size_t file = 0;
+  DType dtype = DType::kF32;
+  std::uint64_t at = 0;
+  std::vector<BlockDim> dims;
+  std::uint64_t bytes = 0;
+  TensorStats stats;
+  bool read = false;
+};
+
+struct PieceJobs {
+  std::size_t first = 0, count = 0;
+  BlockLayout layout;
+  bool possible = false;
+};
+
+using Buffer = std::vector<std::byte>;
+
+void run_job(Job& job, const FileBytes& file, Buffer& buffer) {
+  const auto element = static_cast<std::int64_t>(dtype_size(job.dtype));
+  job.stats.level = StatsLevel::kCounts;
+  const bool all = for_each_block({job.dims, 1}, kBlockBytes / element, [&](const Block& block) {
+    const std::span<std::byte> bytes(buffer.data(), static_cast<std::size_t>(block.span[0] * element));
+    if (!file.read(job.at + static_cast<std::uint64_t>(block.offset[0] * element), bytes)) return false;
+    std::vector<std::int64_t> sizes, strides;
+    for (const BlockDim& dim : block.dims) {
+      sizes.push_back(dim.size);
+      strides.push_back(dim.strides[0]);
+    }
+    merge(job.stats, compute_stats({bytes.data(), job.dtype, sizes, strides}, StatsLevel::kCounts));
+    return true;
+  });
+  job.read = all;
+}
+
+// Jobs are cut from the outermost dimension.
+void add_jobs(const Piece& piece, DType dtype, const BlockLayout& layout, std::vector<Job>& jobs) {
+  const auto element = static_cast<std::int64_t>(dtype_size(dtype));
+  for_each_block(layout, kJobBytes / element, [&](const Block& block) {
+    Job job;
+    job.file = piece.file;
+    job.dtype = dtype;
+    job.at = piece.at + static_cast<std::uint64_t>(block.offset[0] * element);
+    job.dims = block.dims;
+    job.bytes = static_cast<std::uint64_t>(block.span[0] * element);
+    jobs.push_back(std::move(job));
+    return true;
+  });
+}
+
+void run_jobs(const Checkpoint& checkpoint, std::vector<Job>& jobs, const ReportProgress& progress) {
+  std::uint64_t total = 0;
+  for (const Job& job : jobs) total += job.bytes;
+  std::atomic<std::size_t> next = 0;
+  std::atomic<std::uint64_t> done = 0;
+  const auto work = [&](bool reports) {
+    Buffer buffer(static_cast<std::size_t>(kBlockBytes));
+    std::optional<FileBytes> file;
+    std::size_t open_file = 0;
+    for (std::size_t i = next++; i < jobs.size(); i = next++) {
+      Job& job = jobs[i];
+      if (!file || open_file != job.file) {
+        file.reset();
+        if (auto opened = FileBytes::open(checkpoint.files[job.file])) file = std::move(*opened);
+        open_file = job.file;
+      }
+      if (file) run_job(job, *file, buffer);
+      done += job.bytes;
+      if (reports && progress) progress(done.load(), total);
+    }
+  };
+  std::thread second;
+  if (total > kFewBytes && std::thread::hardware_concurrency() > 1) second = std::thread(work, false);
+  work(true);
+  if (second.joinable()) second.join();
+}
+
+// Elements that were left out because they repeat the same bytes.
+void repeat(TensorStats& stats, std::int64_t times) {
+  for (std::int64_t* count : {&stats.numel, &stats.nan, &stats.pos_inf, &stats.neg_inf, &stats.zero, &stats.subnormal})
+    *count *= times;
+}
+
+}  // namespace
+
+std::uint64_t most_bytes_to_read(const Checkpoint& checkpoint) {
+  std::uint64_t bytes = kAlwaysAllowed;
+  for (const std::string& path : checkpoint.files)
+    if (const auto file = FileBytes::open(path)) bytes += kMaxReadings * file->size();
+  return bytes;
+}
+
+std::vector<TensorResult> compute_statistics(const Checkpoint& checkpoint, const ReportProgress& progress) {
+  using Key = std::tuple<std::size_t, std::uint64_t, DType, std::vector<std::int64_t>, std::vector<std::int64_t>>;
+  std::vector<TensorResult> out(checkpoint.tensors.size());
+  std::vector<Job> jobs;
+  std::map<Key, PieceJobs> pieces;
+  const std::uint64_t allowed = most_bytes_to_read(checkpoint);
+  std::uint64_t asked = 0;
+  const auto key_of = [](const Piece& piece, DType dtype) {
+    return Key{piece.file, piece.at, dtype, piece.sizes, piece.strides};
+  };
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const Tensor& tensor = checkpoint.tensors[i];
+    out[i].problem = tensor.problem;
+    out[i].damaged = tensor.damaged;
+    if (!tensor.problem.empty() || !tensor.dtype) continue;
+    for (const Piece& piece : tensor.pieces) {
+      const auto [known, fresh] = pieces.emplace(key_of(piece, *tensor.dtype), PieceJobs{});
+      PieceJobs& here = known->second;
+      if (fresh) {
+        if (auto layout = layout_of(piece)) {
+          here.layout = std::move(*layout);
+          const std::uint64_t bytes = static_cast<std::uint64_t>(here.layout.elements()) * dtype_size(*tensor.dtype);
+          here.possible = asked + bytes <= allowed;
+          if (here.possible) asked += bytes;
+          here.first = jobs.size();
+          if (here.possible) add_jobs(piece, *tensor.dtype, here.layout, jobs);
+          here.count = jobs.size() - here.first;
+          if (!here.possible) out[i].problem = "its file has the same bytes read too often";
+        } else {
+          out[i].problem = "its elements share bytes";
+        }
+      } else if (!here.possible) {
+        out[i].problem = "its elements share bytes";
+      }
+    }
+  }
+  run_jobs(checkpoint, jobs, progress);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const Tensor& tensor = checkpoint.tensors[i];
+    TensorResult& result = out[i];
+    if (!result.problem.empty() || !tensor.dtype) continue;
+    result.judged = true;
+    result.stats.level = StatsLevel::kCounts;
+    for (const Piece& piece : tensor.pieces) {
+      const PieceJobs& here = pieces.at(key_of(piece, *tensor.dtype));
+      TensorStats all;
+      all.level = StatsLevel::kCounts;
+      for (std::size_t j = here.first; j < here.first + here.count; ++j) {
+        result.judged = result.judged && jobs[j].read;
+        merge(all, jobs[j].stats);
+      }
+      if (all.any_nonfinite && result.first.empty()) {
+        result.first = index_in_piece(piece, here.layout, all.first_nonfinite);
+        for (std::size_t d = 0; d < std::min(result.first.size(), piece.origin.size()); ++d)
+          result.first[d] += piece.origin[d];
+      }
+      repeat(all, here.layout.repeats);
+      merge(result.stats, all);
+    }
+    if (!result.judged) {
+      result.problem = "its bytes could not be read";
+      result.damaged = true;
+    }
+  }
+  return out;
+}
+
+ZeroCount count_zero_where_other_is_not(const Checkpoint& checkpoint, const Tensor& tensor, const Tensor& other) {
+  ZeroCount out;
+  if (!tensor.dtype || !other.dtype || tensor.pieces.size() != other.pieces.size()) return out;
+  for (std::size_t i = 0; i < tensor.pieces.size(); ++i) {
+    const Piece &a = tensor.pieces[i], &b = other.pieces[i];
+    if (a.sizes != b.sizes) return out;
+    const auto layout = layout_of(a, b);
+    const auto file_a = FileBytes::open(checkpoint.files[a.file]), file_b = FileBytes::open(checkpoint.files[b.file]);
+    if (!layout || !file_a || !file_b) return out;
+    const auto size_a = static_cast<std::int64_t>(dtype_size(*tensor.dtype)),
+               size_b = static_cast<std::int64_t>(dtype_size(*other.dtype));
+    Buffer bytes_a, bytes_b;
+    const bool all = for_each_block(*layout, kBlockBytes / 8, [&](const Block& block) {
+      bytes_a.resize(static_cast<std::size_t>(block.span[0] * size_a));
+      bytes_b.resize(static_cast<std::size_t>(block.span[1] * size_b));
+      if (!file_a->read(a.at + static_cast<std::uint64_t>(block.offset[0] * size_a), bytes_a) ||
+          !file_b->read(b.at + static_cast<std::uint64_t>(block.offset[1] * size_b), bytes_b))
+        return false;
+      for_each_element(block, [&](std::int64_t at_a, std::int64_t at_b) {
+        if (load_as_f64(*tensor.dtype, bytes_a.data() + at_a * size_a) != 0) return;
+        const double value = load_as_f64(*other.dtype, bytes_b.data() + at_b * size_b);
+        if (value != 0 && std::isfinite(value)) out.zeros += layout->repeats;
+      });
+      return true;
+    });
+    if (!all) return {};
+  }
+  out.known = true;
+  return out;
+}
+
+}  // namespace nanhunt::checkpoint

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/checkpoint/torch_values.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "src/trace/run/safetensors.h"
+
+namespace nanhunt::checkpoint {
+namespace {
+
+constexpr int kMaxDepth = 64;
+constexpr std::size_t kMaxDimensions = 64;
+constexpr std::size_t kMaxNameBytes = 1024;
+constexpr std::size_t kMaxShownGlobals = 6;
+
+struct ElementFormat {
+  std::string_view dtype, storage;  // "bfloat16", "BFloat16Storage"
+  std::string_view shown;
+  std::size_t bytes;
+  std::optional<DType> read_as;
+  bool pair = false, integer = false;
+};
+constexpr ElementFormat kElementFormats[] = {
+    {"float32", "FloatStorage", "fp32", 4, DType::kF32},
+    {"float64", "DoubleStorage", "fp64", 8, DType::kF64},
+    {"float16", "HalfStorage", "fp16", 2, DType::kF16},
+    {"bfloat16", "BFloat16Storage", "bf16", 2, DType::kBF16},
+    {"float8_e4m3fn", "", "e4m3fn", 1, DType::kE4M3FN},
+    {"float8_e5m2", "", "e5m2", 1, DType::kE5M2},
+    {"int64", "LongStorage", "int64", 8, DType::kI64, false, true},
+    {"int32", "IntStorage", "int32", 4, DType::kI32, false, true},
+    {"uint8", "ByteStorage", "uint8", 1, DType::kU8, false, true},
+    {"bool", "BoolStorage", "bool", 1, DType::kBool, false, true},
+    {"int16", "ShortStorage", "int16", 2, std::nullopt, false, true},
+    {"int8", "CharStorage", "int8", 1, std::nullopt, false, true},
+    {"uint16", "", "uint16", 2, std::nullopt, false, true},
+    {"uint32", "", "uint32", 4, std::nullopt, false, true},
+    {"uint64", "", "uint64", 8, std::nullopt, false, true},
+    {"complex64", "ComplexFloatStorage", "complex64", 8, DType::kF32, true},
+    {"complex128", "ComplexDoubleStorage", "complex128", 16, DType::kF64, true},
+    {"complex32", "ComplexHalfStorage", "complex32", 4, DType::kF16, true},
+    {"", "UntypedStorage", "", 1, std::nullopt},
+    {"float8_e4m3fnuz", "", "float8_e4m3fnuz", 1, std::nullopt},
+    {"float8_e5m2fnuz", "", "float8_e5m2fnuz", 1, std::nullopt},
+    {"float8_e8m0fnu", "", "float8_e8m0fnu", 1, std::nullopt},
+    {"float4_e2m1fn_x2", "", "float4_e2m1fn_x2", 1, std::nullopt},
+    {"", "QInt8Storage", "qint8", 1, std::nullopt},
+    {"", "QUInt8Storage", "quint8", 1, std::nullopt},
+    {"", "QInt32Storage", "qint32", 4, std::nullopt},
+};
+
+std::string_view last_word(std::string_view dotted) {
+  const std::size_t dot = dotted.rfind('.');
+  return dot == std::string_view::npos ? dotted : dotted.substr(dot + 1);
+}
+
+const ElementFormat* find_format(std::string_view name) {
+  if (!name.starts_with("torch.")) return nullptr;
+  const std::string_view word = last_word(name);
+  const auto* found = std::find_if(std::begin(kElementFormats), std::end(kElementFormats),
+                                   [&](const auto& one) { return word == one.dtype || word == one.storage; });
+  return found == std::end(kElementFormats) || word.empty() ? nullptr : found;
+}
+
+// What loading would call that no checkpoint needs.
+bool runs_code(std::string_view global) {
+  static constexpr std::string_view kModules[] = {"os.",     "posix.", "nt.",  "subprocess.", "sys.",    "shutil.",
+                                                  "socket.", "runpy.", "pty.", "importlib.",  "ctypes.", "webbrowser."};
+  static constexpr std::string_view kBuiltins[] = {"eval", "exec",    "compile", "__import__",
+                                                   "open", "getattr", "setattr"};
+  if (global.starts_with("builtins.") || global.starts_with("__builtin__."))
+    return std::find(std::begin(kBuiltins), std::end(kBuiltins), last_word(global)) != std::end(kBuiltins);
+  return std::any_of(std::begin(kModules), std::end(kModules), [&](auto m) { return global.starts_with(m); });
+}
+
+// Containers, tensors and their parts: known, whatever is not.
+bool is_understood(std::string_view global) {
+  return global.starts_with("torch.") || global.starts_with("collections.") || global.starts_with("_codecs.") ||
+         global.starts_with("numpy") || global == "builtins.set" || global == "__builtin__.set" ||
+         global == "builtins.dict";
+}
+
+class Walk {
+ public:
+  Walk(const Pickle& pickle, const FindStorage& storage, Checkpoint& out)
+      : pickle_(pickle), storage_(storage), out_(out), budget_(4 * pickle.values.size() + 1000) {}
+
+  void visit(PickleRef ref, const std::string& name, int depth) {
+    if (depth > kMaxDepth || name.size() > kMaxNameBytes || budget_ == 0) {
+      complete_ = false;
+      return;
+    }
+    --budget_;
+    const PickleValue& value = pickle_.at(ref);
+    switch (value.kind) {
+      case PickleKind::kBool:
+      case PickleKind::kInt:
+        if (!value.big) out_.scalars.push_back({name, static_cast<double>(value.integer)});
+        break;
+      case PickleKind::kFloat:
+        out_.scalars.push_back({name, value.real});
+        break;
+      case PickleKind::kDict:
+        visit_dict(value, name, depth);
+        break;
+      case PickleKind::kTuple:
+      case PickleKind::kList:
+        for (std::size_t i = 0; i < value.items.size(); ++i)
+          visit(value.items[i], join(name, std::to_string(i)), depth + 1);
+        break;
+      case PickleKind::kObject:
+        visit_object(value, name, depth);
+        break;
+      default:
+        break;
+    }
+  }
+  bool complete() const { return complete_; }
+
+ private:
+  static std::string join(const std::string& name, std::string_view key) {
+    if (key == "_parameters" || key == "_buffers" || key == "_modules") return name;  // of a module saved whole
+    if (name.empty() || name.ends_with(':')) return name + std::string(key);
+    return name + "." + std::string(key);
+  }
+  std::string key_text(PickleRef ref) const {
+    const PickleValue& key = pickle_.at(ref);
+    if (key.kind == PickleKind::kString) return std::string(key.text);
+    if (key.kind == PickleKind::kInt || key.kind == PickleKind::kBool) return std::to_string(key.integer);
+    return "?";
+  }
+  void visit_dict(const PickleValue& dict, const std::string& name, int depth) {
+    for (std::size_t i = 0; i + 1 < dict.items.size(); i += 2)
+      visit(dict.items[i + 1], join(name, key_text(dict.items[i])), depth + 1);
+  }
+
+  const PickleValue* argument(const PickleValue& tuple, std::size_t i) const {
+    return i < tuple.items.size() ? &pickle_.at(tuple.items[i]) : nullptr;
+  }
+  void visit_object(const PickleValue& object, const std::string& name, int depth) {
+    const PickleValue& callee = pickle_.at(object.items[0]);
+    const PickleValue& given = pickle_.at(object.items[1]);
+    const std::string_view called = callee.kind == PickleKind::kGlobal ? callee.text : std::string_view();
+    if (given.kind == PickleKind::kTuple && called.starts_with("torch.")) {
+      if (called == "torch._utils._rebuild_tensor_v2" || called == "torch._utils._rebuild_tensor" ||
+          called == "torch._utils._rebuild_tensor_v3")
+        return add_tensor(given, called.ends_with("_v3"), name);
+      if (called == "torch._utils._rebuild_parameter" || called == "torch._utils._rebuild_parameter_with_state") {
+        if (!given.items.empty()) visit(given.items[0], name, depth + 1);
+        return;
+      }
+      if (called == "torch._tensor._rebuild_from_type_v2") return visit_typed(given, name, depth);
+      if (called == "torch._utils._rebuild_sparse_tensor") return visit_sparse(given, name, depth);
+      if (called.starts_with("torch._utils._rebuild_") || called.starts_with("torch._tensor._rebuild_"))
+        return add_unread(name, std::string(last_word(called)));
+    }
+    // State that was set on any other object: a module saved whole, a namespace of settings.
+    for (std::size_t i = 2; i < object.items.size(); ++i) {
+      const PickleValue& state = pickle_.at(object.items[i]);
+      if (state.kind == PickleKind::kDict) visit(object.items[i], name, depth + 1);
+      if (state.kind == PickleKind::kTuple && state.items.size() == 2) {  // (dict, slots)
+        for (const PickleRef part : state.items)
+          if (pickle_.at(part).kind == PickleKind::kDict) visit(part, name, depth + 1);
+      }
+    }
+  }
+  // (function, type, arguments, state): a subclass of Tensor around what another function would make.
+  void visit_typed(const PickleValue& given, const std::string& name, int depth) {
+    const PickleValue* function = argument(given, 0);
+    const PickleValue* arguments = argument(given, 2);
+    if (function == nullptr || arguments == nullptr || function->kind != PickleKind::kGlobal ||
+        arguments->kind != PickleKind::kTuple || depth > kMaxDepth)
+      return add_unread(name, "a tensor of an unknown class");
+    if (function->text == "torch._utils._rebuild_tensor_v2" || function->text == "torch._utils._rebuild_tensor_v3")
+      return add_tensor(*arguments, function->text.ends_with("_v3"), name);
+    if (function->text.starts_with("torch._utils._rebuild_parameter") && !arguments->items.empty())
+      return visit(arguments->items[0], name, depth + 1);
+    add_unread(name, std::string(last_word(function->text)));
+  }
+  void visit_sparse(const PickleValue& given, const std::string& name, int depth) {
+    const PickleValue* parts = argument(given, 1);
+    const PickleValue* layout = argument(given, 0);
+    const bool coo =
+        layout != nullptr && parts != nullptr && parts->kind == PickleKind::kTuple && parts->items.size() >= 2;
+    if (!coo) return add_unread(name, "a sparse tensor");
+    // COO: indices, values, size. Compressed: compressed indices, plain indices, values, size.
+    std::vector<PickleRef> tensors;
+    for (const PickleRef part : parts->items)
+      if (pickle_.at(part).kind == PickleKind::kObject) tensors.push_back(part);
+    for (std::size_t i = 0; i < tensors.size(); ++i)
+      visit(tensors[i], join(name, i + 1 == tensors.size() ? "values" : "indices" + std::to_string(i)), depth + 1);
+  }
+
+  void add_unread(const std::string& name, const std::string& what) {
+    Tensor tensor;
+    tensor.name = name;
+    tensor.format = what;
+    tensor.problem = "a format that is not read";
+    out_.tensors.push_back(std::move(tensor));
+  }
+
+  bool integers(const PickleValue* tuple, std::vector<std::int64_t>& out) const {
+    if (tuple == nullptr) return false;
+    if (tuple->kind == PickleKind::kObject && pickle_.at(tuple->items[1]).kind == PickleKind::kTuple) {  // torch.Size
+      const PickleValue* inner = argument(pickle_.at(tuple->items[1]), 0);
+      return inner != nullptr && inner->kind == PickleKind::kTuple && integers(inner, out);
+    }
+    if (tuple->kind != PickleKind::kTuple && tuple->kind != PickleKind::kList) return false;
+    if (tuple->items.size() > kMaxDimensions) return false;
+    for (const PickleRef ref : tuple->items) {
+      const PickleValue& one = pickle_.at(ref);
+      if (one.kind != PickleKind::kInt || one.big || one.integer < 0) return false;
+      out.push_back(one.integer);
+    }
+    return true;
+  }
+
+  // (storage, offset, size, stride, requires_grad, hooks[, dtype of v3][, metadata])
+  void add_tensor(const PickleValue& given, bool with_dtype, const std::string& name) {
+    Tensor tensor;
+    tensor.name = name;
+    tensor.problem = describe(given, with_dtype, tensor);
+    if (!tensor.problem.empty()) tensor.pieces.clear();
+    out_.tensors.push_back(std::move(tensor));
+  }
+
+  std::string describe(const PickleValue& given, bool with_dtype, Tensor& tensor) {
+    const PickleValue* persistent = argument(given, 0);
+    const PickleValue* offset = argument(given, 1);
+    Piece piece;
+    const auto odd = [&tensor] {
+      tensor.damaged = true;
+      return std::string("its description is damaged");
+    };
+    if (persistent == nullptr || persistent->kind != PickleKind::kPersistent || offset == nullptr ||
+        offset->kind != PickleKind::kInt || offset->big || offset->integer < 0 ||
+        !integers(argument(given, 2), piece.sizes) || !integers(argument(given, 3), piece.strides) ||
+        piece.sizes.size() != piece.strides.size())
+      return odd();
+    tensor.sizes = piece.sizes;
+    const PickleValue& id = pickle_.at(persistent->items[0]);
+    const PickleValue* type = argument(id, 1);
+    const PickleValue* key = argument(id, 2);
+    if (id.kind != PickleKind::kTuple || type == nullptr || type->kind != PickleKind::kGlobal || key == nullptr ||
+        key->kind != PickleKind::kString)
+      return odd();
+    const PickleValue* dtype = with_dtype ? argument(given, 6) : type;
+    if (dtype == nullptr || dtype->kind != PickleKind::kGlobal) return odd();
+    const ElementFormat* format = find_format(dtype->text);
+    tensor.format = format != nullptr ? std::string(format->shown) : std::string(last_word(dtype->text));
+    if (format == nullptr || (!format->read_as && !format->integer)) return "a format that is not read";
+    tensor.integer = format->integer;
+    const std::int64_t numel = trace::numel_of(piece.sizes);
+    if (numel < 0) return odd();
+    // A view of two storages: the legacy format's (root key, offset, size).
+    if (const PickleValue* view = argument(id, 5); view != nullptr && view->kind != PickleKind::kNone)
+      return "a view of a storage, which is not read";
+    const StorageRange range = storage_(key->text);
+    if (!range.problem.empty()) {
+      tensor.damaged = !range.problem.ends_with("compressed");
+      return range.problem;
+    }
+    // The last element that the view reaches. Numbers are bounded first: none of these can overflow.
+    constexpr std::int64_t kMost = std::int64_t{1} << 40;
+    std::uint64_t reach = static_cast<std::uint64_t>(offset->integer);
+    if (offset->integer > kMost) return odd();
+    for (std::size_t d = 0; d < piece.sizes.size() && numel > 0; ++d) {
+      if (piece.strides[d] > kMost) return odd();
+      if (piece.sizes[d] > 1 && piece.strides[d] > kMost / piece.sizes[d]) return odd();
+      reach += static_cast<std::uint64_t>((piece.sizes[d] - 1) * piece.strides[d]);
+    }
+    if (numel > 0 && reach >= range.size / format->bytes) {
+      tensor.damaged = true;
+      return "it reaches beyond its storage";
+    }
+    piece.file = range.file;
+    piece.at = range.at + static_cast<std::uint64_t>(offset->integer) * format->bytes;
+    piece.end = range.at + range.size;
+    if (format->pair) {
+      for (std::int64_t& stride : piece.strides) stride *= 2;
+      piece.sizes.push_back(2);
+      piece.strides.push_back(1);
+    }
+    tensor.dtype = format->read_as;
+    tensor.pieces.push_back(std::move(piece));
+    return "";
+  }
+
+  const Pickle& pickle_;
+  const FindStorage& storage_;
+  Checkpoint& out_;
+  std::size_t budget_;  // a shared value may be met often: names are bounded by the pickle's own size
+  bool complete_ = true;
+};
+
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kMaxShownGlobals); ++i) text += (i > 0 ? ", " : "") + names[i];
+  if (names.size() > kMaxShownGlobals) text += " and " + std::to_string(names.size() - kMaxShownGlobals) + " more";
+  return text;
+}
+
+}  // namespace
+
+std::size_t torch_element_bytes(std::string_view name) {
+  const ElementFormat* found = find_format(name);
+  return found == nullptr ? 0 : found->bytes;
+}
+
+void add_torch_values(const Pickle& pickle, const std::string& prefix, const FindStorage& storage,
+                      const std::string& what, Checkpoint& out) {
+  std::vector<std::string> dangerous, opaque;
+  for (const std::string& name : pickle.globals) {
+    if (runs_code(name))
+      dangerous.push_back(name);
+    else if (!is_understood(name))
+      opaque.push_back(name);
+  }
+  if (!dangerous.empty())
+    out.note(NoteKind::kNotRun,
+             what + " holds " + listed(dangerous) +
+                 ": loading it with pickle would run that. It was not run. Load with weights_only=True.");
+  if (!opaque.empty()) out.note(NoteKind::kNotRun, what + " holds objects of " + listed(opaque) + ": not run.");
+  Walk walk(pickle, storage, out);
+  walk.visit(pickle.root, prefix, 0);
+  if (!walk.complete())
+    out.note(NoteKind::kNotRead,
+             what + " is nested too deeply or holds values in too many places; some were not read.");
+}
+
+}  // namespace nanhunt::checkpoint

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each rule: a planted fault is named, its healthy twin is not."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from checkpoint_runs import check, ids, nanhunt, trained
+
+STATUS = {"fault": 1, "warning": 0, "info": 0}
+
+
+def adam_state(dtype=torch.float32, eps=1e-8, zeros=0, step=None, smallest=1e-3):
+    """What Adam keeps of two parameters, in `dtype`; the second moment of the first has `zeros` zeros."""
+    step = torch.tensor(3.0) if step is None else step
+    second = torch.full((6, 5), smallest).to(dtype)
+    second.view(-1)[:zeros] = 0
+    one = {"step": step, "exp_avg": torch.full((6, 5), 0.01).to(dtype), "exp_avg_sq": second}
+    other = {"step": step.clone(), "exp_avg": torch.zeros(3).to(dtype), "exp_avg_sq": torch.zeros(3).to(dtype)}
+    groups = [{"lr": 1e-3, "eps": eps, "params": [0]}, {"lr": 1e-3, "eps": 1e-3, "params": [1]}]
+    return {"optimizer": {"state": {0: one, 1: other}, "param_groups": groups}}
+
+
+def scaler(scale):
+    return {
+        "scaler": {
+            "scale": scale,
+            "growth_factor": 2.0,
+            "backoff_factor": 0.5,
+            "growth_interval": 2000,
+            "_growth_tracker": 7,
+        }
+    }
+
+
+def weights(value, dtype=torch.float16, share=1.0):
+    w = torch.full((10, 10), 0.5, dtype=dtype)
+    w.view(-1)[: int(100 * share)] = value
+    return {"w": w}
+
+
+LOWEST = torch.finfo(torch.float16).min
+CASES = {
+    "second-moment-zero in fp16, eps gone": (
+        adam_state(torch.float16, zeros=4),
+        {"second-moment-zero": "fault", "eps-vanishes": "warning"},
+    ),
+    "second-moment-zero in bf16": (adam_state(torch.bfloat16, zeros=4), {"second-moment-zero": "warning"}),
+    "second-moment-zero in fp32": (adam_state(zeros=4), {"second-moment-zero": "info"}),
+    "no zero in fp32": (adam_state(), {}),
+    "no zero in fp16, eps 1e-4": (adam_state(torch.float16, eps=1e-4), {}),
+    "eps-vanishes": (adam_state(torch.float16), {"eps-vanishes": "warning"}),
+    "negative-second-moment": (adam_state(smallest=-1e-6), {"negative-second-moment": "fault"}),
+    "step-stuck in bf16": (adam_state(step=torch.tensor(256.0, dtype=torch.bfloat16)), {"step-stuck": "fault"}),
+    "step 255 in bf16": (adam_state(step=torch.tensor(255.0, dtype=torch.bfloat16)), {}),
+    "step-stuck in fp16": (adam_state(step=torch.tensor(2048.0, dtype=torch.float16)), {"step-stuck": "fault"}),
+    "step 2047 in fp16": (adam_state(step=torch.tensor(2047.0, dtype=torch.float16)), {}),
+    "step-stuck in fp32": (adam_state(step=torch.tensor(2.0**24)), {"step-stuck": "fault"}),
+    "step 2^24 - 1 in fp32": (adam_state(step=torch.tensor(2.0**24 - 1)), {}),
+    "step 2^24 in int64": (adam_state(step=torch.tensor(2**24)), {}),
+    "scale 0": (scaler(0.0), {"scale-collapsed": "fault"}),
+    "scale Inf": (scaler(math.inf), {"scale-collapsed": "fault"}),
+    "scale NaN": (scaler(math.nan), {"scale-collapsed": "fault"}),
+    "scale 2^-20": (scaler(2.0**-20), {"scale-collapsed": "warning"}),
+    "scale 65536": (scaler(65536.0), {}),
+    "scale 1": (scaler(1.0), {}),
+    "a scale of something else": ({"norm": {"scale": 0.0}}, {}),
+    "low-headroom in fp16": (weights(40000.0), {"low-headroom": "warning"}),
+    "headroom of more than 2": (weights(32700.0), {}),
+    "low-headroom in e5m2": (weights(40000.0, torch.float8_e5m2), {"low-headroom": "warning"}),
+    "40000 in bf16": (weights(40000.0, torch.bfloat16), {}),
+    "a mask of the lowest number": ({"mask": torch.full((4, 4), LOWEST, dtype=torch.float16).triu(1)}, {}),
+    "e4m3fn with a scale": (weights(448.0, torch.float8_e4m3fn) | {"w_scale": torch.tensor(0.01)}, {}),
+    "mostly-zero": ({"w": torch.zeros(4, 4)}, {"mostly-zero": "info"}),
+    "a bias of zeros": ({"b": torch.zeros(4)}, {}),
+    "mostly-subnormal": (weights(1e-6, share=0.2), {"mostly-subnormal": "info"}),
+    "few subnormal": (weights(1e-6, share=0.1), {}),
+    "infinite-mask": (
+        {"m": torch.zeros(4, 4).masked_fill(torch.ones(4, 4).triu(1) > 0, -math.inf)},
+        {"infinite-mask": "info"},
+    ),
+    "an infinity among weights": ({"w": torch.tensor([0.3, -math.inf, 1.0])}, {"nonfinite-tensor": "fault"}),
+    "+inf among zeros": ({"w": torch.tensor([0.0, math.inf])}, {"nonfinite-tensor": "fault"}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_rule_says_what_is_planted_and_nothing_else(tmp_path, case):
+    state, expected = CASES[case]
+    torch.save(state | {"rest": torch.ones(3)}, tmp_path / "x.pt")
+    status, answer = check(tmp_path / "x.pt")
+    assert {one["id"]: one["severity"] for one in answer["findings"]} == expected
+    worst = min(expected.values(), key=["fault", "warning", "info"].index, default="info")
+    assert status == STATUS[worst]
+    assert nanhunt("check", tmp_path / "x.pt", "--fail-on", "warning").returncode == (0 if worst == "info" else 1)
+
+
+def test_steps_apart_are_named(tmp_path):
+    state = adam_state()
+    state["optimizer"]["state"][1]["step"] = torch.tensor(1.0)
+    torch.save(state, tmp_path / "x.pt")
+    assert ids(check(tmp_path / "x.pt")[1]) == ["steps-apart"]
+
+
+def test_zeros_are_counted_where_the_first_moment_is_not_zero(tmp_path):
+    state = adam_state(zeros=9)
+    state["optimizer"]["state"][0]["exp_avg"].view(-1)[:5] = 0
+    torch.save(state, tmp_path / "x.pt")
+    assert [one["count"] for one in check(tmp_path / "x.pt")[1]["findings"]] == [4]
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD])
+def test_a_real_optimizer_is_silent(tmp_path, optimizer):
+    _, opt = trained(optimizer, steps=5)
+    torch.save(opt.state_dict(), tmp_path / "x.pt")
+    assert check(tmp_path / "x.pt")[1]["findings"] == []
+
+
+def test_a_series_is_judged_newest_first_by_number(tmp_path):
+    good, bad = {"w": torch.ones(4)}, {"w": torch.tensor([1.0, math.nan])}
+    for step, state in {90: good, 100: good, 1000: bad}.items():
+        torch.save(state, tmp_path / f"step_{step}.pt")
+    done = nanhunt("check", tmp_path)
+    assert done.returncode == 1
+    order = [
+        line.split()[1].split("/")[-1].rstrip(":")
+        for line in done.stdout.splitlines()
+        if line.startswith(("  fault ", "  clean "))
+    ]
+    assert order == ["step_1000.pt", "step_100.pt", "step_90.pt"]
+    assert f"Newest good one: {tmp_path}/step_100.pt" in done.stdout
+    assert f"Next: nanhunt diff {tmp_path}/step_100.pt {tmp_path}/step_1000.pt" in done.stdout
+    (tmp_path / "step_1000.pt").unlink()
+    assert nanhunt("check", tmp_path).returncode == 0
+
+
+def test_the_text_is_short_and_full_lists_all_tensors(tmp_path):
+    torch.save({f"w{i}": torch.tensor([math.nan, 1.0]) for i in range(40)}, tmp_path / "x.pt")
+    short, full = nanhunt("check", tmp_path / "x.pt"), nanhunt("check", tmp_path / "x.pt", "--full")
+    assert short.stdout.startswith("fault: 40 of 40 tensors hold NaN or Inf, first w0 (1 NaN of 2, first at [0])\n")
+    assert short.stdout.count("nonfinite-tensor") == 12
+    assert "and 28 more findings" in short.stdout
+    assert "w39" not in short.stdout
+    assert "w39" in full.stdout
+
+
+def test_names_cannot_steer_the_terminal(tmp_path):
+    torch.save({"\x1b[31mred": torch.tensor([math.nan])}, tmp_path / "x.pt")
+    done = nanhunt("check", tmp_path / "x.pt")
+    assert done.returncode == 1
+    assert "\x1b" not in done.stdout
+
+
+def test_full_is_refused_for_a_run(tmp_path):
+    assert nanhunt("check", tmp_path, "--full").returncode == 2

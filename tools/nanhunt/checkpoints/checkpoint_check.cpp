@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/nanhunt/checkpoints/checkpoint_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "reports/json/json_values.h"
+#include "reports/views/numbers.h"
+#include "src/checkpoint/folders.h"
+#include "src/checkpoint/judge.h"
+#include "src/core/text.h"
+#include "tools/nanhunt/checkpoints/checkpoint_place.h"
+#include "tools/nanhunt/terminal.h"
+
+namespace nanhunt::cli {
+namespace {
+
+using checkpoint::Checkpoint;
+using checkpoint::Finding;
+using checkpoint::grouped;
+using checkpoint::Judgement;
+using checkpoint::Severity;
+using checkpoint::TensorResult;
+using nlohmann::json;
+
+constexpr std::size_t kMaxFindings = 12, kMaxUnread = 6;
+
+struct Judged {
+  std::string path;
+  Status unreadable;  // not ok: nothing else is there
+  Checkpoint checkpoint;
+  std::vector<TensorResult> results;
+  Judgement judgement;
+  int exit_status = kDone;
+  std::string status, headline;
+};
+
+std::string plural_tensors(std::uint64_t n) {
+  return grouped(static_cast<std::int64_t>(n)) + (n == 1 ? " tensor" : " tensors");
+}
+
+std::string finding_words(const Finding& f) { return printable(f.tensor) + " (" + f.numbers + ")"; }
+
+std::string headline_of(const Judged& one) {
+  const Judgement& j = one.judgement;
+  const Finding* first = j.findings.empty() ? nullptr : &j.findings.front();
+  if (one.status == "fault" && first->id == "nonfinite-tensor") {
+    return fmt::format("{} of {} hold NaN or Inf, first {}",
+                       grouped(static_cast<std::int64_t>(j.tensors_with_nonfinite)),
+                       plural_tensors(one.checkpoint.tensors.size()), finding_words(*first));
+  }
+  if (one.status == "fault" || (one.status == "warning"))
+    return fmt::format("{} in {}", first->id, finding_words(*first));
+  if (one.status == "damaged") {
+    const auto damaged = std::count_if(one.results.begin(), one.results.end(), [](const auto& r) { return r.damaged; });
+    return fmt::format("{} of {} could not be read, and no fault in what is left", grouped(damaged),
+                       plural_tensors(one.checkpoint.tensors.size()));
+  }
+  if (one.status == "inconclusive")
+    return "nothing could be judged: " + plural_tensors(one.checkpoint.tensors.size()) + " found";
+  return plural_tensors(j.judged + j.integers) + " judged, all of them sound";
+}
+
+Judged judge_one(const std::string& path, const CheckpointCheckOptions& options) {
+  Judged out;
+  out.path = path;
+  auto read = checkpoint::read_checkpoint(path);
+  if (!read) {
+    out.unreadable = read.status();
+    out.exit_status = kUnreadable;
+    out.status = "unreadable";
+    out.headline = printable(read.status().message());
+    return out;
+  }
+  out.checkpoint = std::move(*read);
+  out.results = compute_statistics(out.checkpoint, checkpoint_progress(path));
+  out.judgement = judge(out.checkpoint, out.results);
+  const std::size_t faults = out.judgement.count(Severity::kFault), warnings = out.judgement.count(Severity::kWarning);
+  // A fault beats damage beats inconclusive, as for a run.
+  if (faults > 0)
+    out.exit_status = kFoundFault;
+  else if (warnings > 0 && options.fail_on_warning)
+    out.exit_status = kFoundFault;
+  else if (out.judgement.damaged)
+    out.exit_status = kDamagedInput;
+  else if (!out.judgement.conclusive())
+    out.exit_status = kInconclusive;
+  out.status = faults > 0                         ? "fault"
+               : out.judgement.damaged            ? "damaged"
+               : warnings > 0                     ? "warning"
+               : out.exit_status == kInconclusive ? "inconclusive"
+                                                  : "clean";
+  if (out.status == "damaged" && out.exit_status == kFoundFault) out.status = "warning";
+  out.headline = headline_of(out);
+  return out;
+}
+
+std::string percent(std::uint64_t part, std::uint64_t whole) {
+  return whole == 0 ? "-" : fmt::format("{:.1f} %", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+}
+
+std::string shape_text(const std::vector<std::int64_t>& sizes) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < sizes.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(sizes[i]);
+  return text + "]";
+}
+
+std::string findings_text(const Judgement& judgement) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(judgement.findings.size(), kMaxFindings); ++i) {
+    const Finding& f = judgement.findings[i];
+    text += fmt::format("\n  {}: {} in {}\n    {}\n", severity_word(f.severity), f.id, finding_words(f), f.meaning);
+  }
+  if (judgement.findings.size() > kMaxFindings)
+    text += fmt::format("\n  and {} more findings: --json has all of them\n", judgement.findings.size() - kMaxFindings);
+  return text;
+}
+
+std::string formats_text(const Judgement& judgement) {
+  if (judgement.formats.empty()) return "";
+  std::string text = fmt::format("\n  {:<18} {:>8} {:>15} {:>8} {:>10} {:>9}\n", "format", "tensors", "elements",
+                                 "zero", "subnormal", "headroom");
+  for (const auto& row : judgement.formats) {
+    text += fmt::format("  {:<18} {:>8} {:>15} {:>8} {:>10} {:>9}\n", printable(row.format), row.tensors,
+                        grouped(static_cast<std::int64_t>(row.elements)),
+                        row.judged ? percent(row.zeros, row.elements) : "-",
+                        row.judged && row.floating ? percent(row.subnormals, row.elements) : "-",
+                        row.judged && row.floating && row.amax > 0 ? fmt::format("{} bits", row.headroom_bits) : "-");
+  }
+  return text;
+}
+
+std::string coverage_text(const Judged& one) {
+  const Judgement& j = one.judgement;
+  std::string text = fmt::format("\n  Judged {} of {}", plural_tensors(j.judged + j.integers),
+                                 grouped(static_cast<std::int64_t>(one.checkpoint.tensors.size())));
+  std::size_t shown = 0;
+  if (j.not_judged > 0) text += "; not judged:";
+  text += "\n";
+  for (std::size_t i = 0; i < one.results.size() && j.not_judged > 0; ++i) {
+    if (one.results[i].judged || one.results[i].problem.empty()) continue;
+    if (++shown > kMaxUnread) continue;
+    const auto& tensor = one.checkpoint.tensors[i];
+    text += fmt::format("    not-judged: {} ({}): {}\n", printable(tensor.name),
+                        printable(tensor.format.empty() ? "no format" : tensor.format), one.results[i].problem);
+  }
+  if (shown > kMaxUnread) text += fmt::format("    and {} more\n", shown - kMaxUnread);
+  for (const auto& note : one.checkpoint.notes) text += "  " + printable(note.text) + "\n";
+  return text;
+}
+
+std::string tensors_text(const Judged& one) {
+  std::string text = "\n";
+  for (std::size_t i = 0; i < one.results.size(); ++i) {
+    const auto& tensor = one.checkpoint.tensors[i];
+    const TensorResult& r = one.results[i];
+    text += fmt::format("  {}  {} {}", printable(tensor.name), printable(tensor.format), shape_text(tensor.sizes));
+    if (r.judged)
+      text += fmt::format("  {} NaN, {} +Inf, {} -Inf, {} zero, {} subnormal, largest {}", r.stats.nan, r.stats.pos_inf,
+                          r.stats.neg_inf, r.stats.zero, r.stats.subnormal, format_number(r.stats.amax));
+    else
+      text += "  not judged" + (r.problem.empty() ? std::string() : ": " + r.problem);
+    text += "\n";
+  }
+  return text;
+}
+
+std::string text_of(const Judged& one, const CheckpointCheckOptions& options) {
+  std::string text = fmt::format("{}: {}\n", one.status, one.headline);
+  if (!one.unreadable) return text;
+  text += findings_text(one.judgement) + formats_text(one.judgement) + coverage_text(one);
+  return options.full ? text + tensors_text(one) : text;
+}
+
+json finding_to_json(const Finding& f) {
+  return {{"severity", severity_word(f.severity)},   {"id", f.id},           {"tensor", reports::json_text(f.tensor)},
+          {"count", reports::json_integer(f.count)}, {"numbers", f.numbers}, {"meaning", f.meaning}};
+}
+
+json sizes_to_json(const std::vector<std::int64_t>& sizes) { return reports::json_integers(sizes); }
+
+json tensor_to_json(const checkpoint::Tensor& tensor, const TensorResult& r) {
+  json out = {{"name", reports::json_text(tensor.name)},
+              {"format", reports::json_text(tensor.format)},
+              {"shape", sizes_to_json(tensor.sizes)},
+              {"judged", r.judged},
+              {"problem", reports::json_text_or_null(r.problem)}};
+  if (!r.judged) return out;
+  out.update({{"elements", reports::json_integer(r.stats.numel)},
+              {"nan", reports::json_integer(r.stats.nan)},
+              {"pos_inf", reports::json_integer(r.stats.pos_inf)},
+              {"neg_inf", reports::json_integer(r.stats.neg_inf)},
+              {"zero", reports::json_integer(r.stats.zero)},
+              {"subnormal", reports::json_integer(r.stats.subnormal)},
+              {"amax", reports::json_number(r.stats.amax)},
+              {"first_nonfinite", r.first.empty() ? json() : sizes_to_json(r.first)}});
+  return out;
+}
+
+std::string_view note_kind(checkpoint::NoteKind kind) {
+  switch (kind) {
+    case checkpoint::NoteKind::kNotRun:
+      return "not_run";
+    case checkpoint::NoteKind::kNotRead:
+      return "not_read";
+    case checkpoint::NoteKind::kDamaged:
+      return "damaged";
+  }
+  return "";
+}
+
+json to_json(const Judged& one, bool full) {
+  json findings = json::array(), formats = json::array(), notes = json::array(), unread = json::array(),
+       tensors = json::array();
+  for (const Finding& f : one.judgement.findings) findings.push_back(finding_to_json(f));
+  for (const auto& row : one.judgement.formats) {
+    const bool floating = row.judged && row.floating;
+    formats.push_back({{"format", reports::json_text(row.format)},
+                       {"tensors", row.tensors},
+                       {"elements", reports::json_count(row.elements)},
+                       {"zeros", row.judged ? reports::json_count(row.zeros) : json()},
+                       {"subnormals", floating ? reports::json_count(row.subnormals) : json()},
+                       {"amax", row.judged ? reports::json_number(row.amax) : json()},
+                       {"headroom_bits", floating && row.amax > 0 ? json(row.headroom_bits) : json()}});
+  }
+  for (const auto& note : one.checkpoint.notes)
+    notes.push_back({{"kind", note_kind(note.kind)}, {"text", reports::json_text(note.text)}});
+  for (std::size_t i = 0; i < one.results.size(); ++i) {
+    const auto& tensor = one.checkpoint.tensors[i];
+    if (!one.results[i].judged && !one.results[i].problem.empty())
+      unread.push_back({{"tensor", reports::json_text(tensor.name)},
+                        {"format", reports::json_text(tensor.format)},
+                        {"problem", one.results[i].problem}});
+    if (full) tensors.push_back(tensor_to_json(tensor, one.results[i]));
+  }
+  json out = {{"path", reports::json_text(one.path)},
+              {"format", reports::json_text_or_null(one.checkpoint.format)},
+              {"status", one.status},
+              {"exit_status", one.exit_status},
+              {"headline", reports::json_text(one.headline)},
+              {"damaged", one.judgement.damaged},
+              {"findings", findings},
+              {"formats", formats},
+              {"notes", notes},
+              {"coverage",
+               {{"tensors", one.checkpoint.tensors.size()},
+                {"judged", one.judgement.judged},
+                {"integers", one.judgement.integers},
+                {"not_judged", one.judgement.not_judged},
+                {"unread", unread}}}};
+  if (full) out["tensors"] = tensors;
+  return out;
+}
+
+}  // namespace
+
+int check_checkpoints(const std::string& place, const std::vector<std::string>& paths,
+                      const CheckpointCheckOptions& options) {
+  std::string text, series;
+  json all = json::array();
+  std::optional<std::string> newest_good, newest_bad;
+  int status = kDone;
+  std::string newest_status, newest_headline;
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    const Judged one = judge_one(paths[i], options);
+    if (i == 0) {
+      status = one.exit_status;
+      newest_status = one.status;
+      newest_headline = one.headline;
+      if (!one.unreadable && paths.size() == 1 && !options.json) return fail(one.unreadable);
+      text = text_of(one, options);
+    }
+    if (one.exit_status == kDone && !newest_good) newest_good = one.path;
+    if (one.exit_status == kFoundFault && !newest_good) newest_bad = one.path;
+    series += fmt::format("  {:<13} {}: {}\n", one.status, printable(one.path), one.headline);
+    if (options.json) all.push_back(to_json(one, options.full));
+  }
+  if (options.json) {
+    const json answer = {{"schema", "nanhunt.checkpoint"},
+                         {"schema_version", 1},
+                         {"path", reports::json_text(place)},
+                         {"status", newest_status},
+                         {"exit_status", status},
+                         {"headline", reports::json_text(newest_headline)},
+                         {"newest_good", newest_good ? reports::json_text(*newest_good) : json()},
+                         {"checkpoints", all}};
+    return print_and_return(reports::dump_json(answer) + "\n", status);
+  }
+  if (paths.size() > 1) {
+    text += "\nSeries, newest first\n" + series;
+    text +=
+        newest_good ? "\nNewest good one: " + printable(*newest_good) + "\n" : std::string("\nNone of them is good.\n");
+    if (newest_good && newest_bad)
+      text +=
+          "Next: nanhunt diff " + printable(shell_word(*newest_good)) + " " + printable(shell_word(*newest_bad)) + "\n";
+  } else if (status == kFoundFault) {
+    text += "\nNext: nanhunt diff OLDER " + printable(shell_word(place)) + " shows what changed since an older one.\n";
+  }
+  return print_and_return(text, status);
+}
+
+}  // namespace nanhunt::cli

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/nanhunt/checkpoints/checkpoint_diff.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "reports/json/json_values.h"
+#include "src/checkpoint/compare.h"
+#include "src/checkpoint/folders.h"
+#include "src/checkpoint/judge.h"
+#include "src/core/text.h"
+#include "tools/nanhunt/checkpoints/checkpoint_place.h"
+#include "tools/nanhunt/terminal.h"
+
+namespace nanhunt::cli {
+namespace {
+
+using checkpoint::Comparison;
+using checkpoint::grouped;
+using checkpoint::TensorChange;
+using nlohmann::json;
+
+constexpr std::size_t kMaxRows = 12, kMaxNames = 6;
+
+std::string tensors_of(std::size_t n) {
+  return grouped(static_cast<std::int64_t>(n)) + (n == 1 ? " tensor" : " tensors");
+}
+
+std::string sizes_of(const std::vector<std::int64_t>& sizes) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < sizes.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(sizes[i]);
+  return text + "]";
+}
+
+// Worst first: not finite, then shape, format, how much changed; equal ones by their order.
+std::vector<const TensorChange*> ranked(const Comparison& c) {
+  std::vector<const TensorChange*> out;
+  for (const TensorChange& one : c.tensors)
+    if (one.changed > 0 || one.shapes_differ() || one.formats_differ() || !one.compared) out.push_back(&one);
+  const auto kind = [](const TensorChange& t) {
+    return t.newly_nonfinite > 0 ? 0 : t.shapes_differ() ? 1 : t.formats_differ() ? 2 : t.compared ? 3 : 4;
+  };
+  std::stable_sort(out.begin(), out.end(), [&](const TensorChange* a, const TensorChange* b) {
+    if (kind(*a) != kind(*b)) return kind(*a) < kind(*b);
+    return kind(*a) == 3 ? a->relative_norm > b->relative_norm : false;
+  });
+  return out;
+}
+
+std::string change_text(const TensorChange& t) {
+  std::string text = printable(t.name);
+  if (t.shapes_differ())
+    return text + fmt::format(": shape {} in A, {} in B", sizes_of(t.sizes_a), sizes_of(t.sizes_b));
+  if (t.formats_differ()) text += fmt::format(": {} in A, {} in B", printable(t.format_a), printable(t.format_b));
+  if (!t.compared) return text + ": not compared, " + (t.problem.empty() ? "a format that is not read" : t.problem);
+  text += fmt::format(": {} of {} changed", grouped(t.changed), grouped(t.elements));
+  if (t.newly_nonfinite > 0) text += fmt::format(", {} became NaN or Inf", grouped(t.newly_nonfinite));
+  if (t.newly_finite > 0) text += fmt::format(", {} became finite", grouped(t.newly_finite));
+  if (t.largest_change == 0) return text;
+  return text + fmt::format(", by {:.3g} at most, relative {:.3g}, relative L2 {:.3g}", t.largest_change,
+                            t.largest_relative, t.relative_norm);
+}
+
+std::string headline(const Comparison& c) {
+  const auto count = [&](auto&& is) {
+    return static_cast<std::size_t>(std::count_if(c.tensors.begin(), c.tensors.end(), is));
+  };
+  const auto worst = ranked(c);
+  const std::size_t bad = count([](const TensorChange& t) { return t.newly_nonfinite > 0; });
+  const std::size_t shapes = count([](const TensorChange& t) { return t.shapes_differ(); });
+  const std::size_t formats = count([](const TensorChange& t) { return t.formats_differ() && !t.shapes_differ(); });
+  const std::size_t unread = count([](const TensorChange& t) { return !t.compared && !t.shapes_differ(); });
+  if (bad > 0) return tensors_of(bad) + " became NaN or Inf, first " + change_text(*worst.front());
+  if (shapes + formats > 0)
+    return tensors_of(shapes + formats) + " of another shape or format, first " + change_text(*worst.front());
+  if (!c.only_in_a.empty())
+    return tensors_of(c.only_in_a.size()) + " only in A, first " + printable(c.only_in_a.front());
+  if (!c.only_in_b.empty())
+    return tensors_of(c.only_in_b.size()) + " only in B, first " + printable(c.only_in_b.front());
+  const std::size_t changed = count([](const TensorChange& t) { return t.changed > 0; });
+  if (changed > 0)
+    return fmt::format("{} of {} changed, most {}", grouped(static_cast<std::int64_t>(changed)),
+                       tensors_of(c.tensors.size()), change_text(*worst.front()));
+  if (c.tensors.empty()) return "there is no tensor to compare";
+  if (unread > 0)
+    return fmt::format("no change in what was compared; {} of {} were not", unread, tensors_of(c.tensors.size()));
+  return "the same bits in " + tensors_of(c.tensors.size());
+}
+
+std::string names_text(const char* where, const std::vector<std::string>& names) {
+  if (names.empty()) return "";
+  std::string text = fmt::format("\nOnly in {}: {}\n", where, tensors_of(names.size()));
+  for (std::size_t i = 0; i < std::min(names.size(), kMaxNames); ++i) text += "  " + printable(names[i]) + "\n";
+  if (names.size() > kMaxNames) text += fmt::format("  and {} more\n", names.size() - kMaxNames);
+  return text;
+}
+
+std::string text_of_comparison(const std::string& a, const std::string& b, const Comparison& c) {
+  std::string text = headline(c) + fmt::format("\n\n  A  {}\n  B  {}\n", printable(a), printable(b));
+  const auto worst = ranked(c);
+  if (!worst.empty()) text += "\nWhat differs, worst first\n";
+  for (std::size_t i = 0; i < std::min(worst.size(), kMaxRows); ++i) text += "  " + change_text(*worst[i]) + "\n";
+  if (worst.size() > kMaxRows) text += fmt::format("  and {} more: --json has all of them\n", worst.size() - kMaxRows);
+  text += names_text("A", c.only_in_a) + names_text("B", c.only_in_b);
+  if (c.damaged) text += "\nNot all of it could be read: `nanhunt check` says what is damaged.\n";
+  return text;
+}
+
+json change_to_json(const TensorChange& t) {
+  return {{"name", reports::json_text(t.name)},
+          {"format_a", reports::json_text(t.format_a)},
+          {"format_b", reports::json_text(t.format_b)},
+          {"shape_a", reports::json_integers(t.sizes_a)},
+          {"shape_b", reports::json_integers(t.sizes_b)},
+          {"compared", t.compared},
+          {"problem", reports::json_text_or_null(t.problem)},
+          {"elements", reports::json_integer(t.elements)},
+          {"changed", reports::json_integer(t.changed)},
+          {"newly_nonfinite", reports::json_integer(t.newly_nonfinite)},
+          {"newly_finite", reports::json_integer(t.newly_finite)},
+          {"largest_change", reports::json_number(t.largest_change)},
+          {"largest_relative", reports::json_number(t.largest_relative)},
+          {"relative_norm", reports::json_number(t.relative_norm)}};
+}
+
+std::string json_of_comparison(const std::string& a, const std::string& b, const Comparison& c) {
+  json tensors = json::array();
+  for (const TensorChange& one : c.tensors) tensors.push_back(change_to_json(one));
+  const json answer = {{"schema", "nanhunt.checkpoint_diff"},
+                       {"schema_version", 1},
+                       {"a", reports::json_text(a)},
+                       {"b", reports::json_text(b)},
+                       {"headline", reports::json_text(headline(c))},
+                       {"same", c.same()},
+                       {"damaged", c.damaged},
+                       {"tensors", tensors},
+                       {"only_in_a", reports::json_texts(c.only_in_a, SIZE_MAX)},
+                       {"only_in_b", reports::json_texts(c.only_in_b, SIZE_MAX)}};
+  return reports::dump_json(answer) + "\n";
+}
+
+}  // namespace
+
+int diff_checkpoints(const std::string& a, const std::string& b, const CheckpointDiffOptions& options) {
+  const auto read_a = checkpoint::read_checkpoint(a), read_b = checkpoint::read_checkpoint(b);
+  if (!read_a) return fail(read_a.status());
+  if (!read_b) return fail(read_b.status());
+  const Comparison comparison = compare(*read_a, *read_b);
+  return print_and_return(options.json ? json_of_comparison(a, b, comparison) : text_of_comparison(a, b, comparison));
+}
+
+}  // namespace nanhunt::cli
