@@ -30,6 +30,13 @@ def test_every_verb_says_of_a_url_what_it_says_of_the_folder(verb, eps_url, eps_
     assert without_paths(there.stdout) == without_paths(here.stdout)
 
 
+@pytest.mark.parametrize("verb", [("report",), ("report", "--json", "--brief"), ("fleet", "--text")], ids=" ".join)
+def test_what_is_said_of_a_url_names_the_url_and_no_copy(verb, eps_url):
+    said = nanhunt(*verb, eps_url).stdout
+    assert f"nanhunt report {eps_url}" in said or verb[0] == "fleet" and eps_url in said
+    assert "/cache/" not in said
+
+
 def without_paths(text: str) -> list[str]:
     return [line for line in text.splitlines() if "/cache/" not in line and "/run" not in line]
 

@@ -2,6 +2,7 @@
 #include "tools/nanhunt/places/run_place.h"
 
 #include <cctype>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -30,6 +31,12 @@ Result<json> answer_of(PythonProgram& program, const std::string& url) {
     return Status(code, printable(answer.value("error", std::string("no reason was given"))));
   }
   return answer;
+}
+
+// Folders of this machine's cache, and the URLs of the runs that were copied there.
+std::map<std::string, std::string>& fetched() {
+  static std::map<std::string, std::string> all;
+  return all;
 }
 
 }  // namespace
@@ -65,7 +72,14 @@ Result<std::string> fetch_run(const std::string& url, const Fetch& what) {
     say(std::to_string(failed) + " files of " + shown_url(url) + " could not be copied; the rest is read:");
     for (const json& line : answer->value("failures", json::array())) say("  " + printable(line.get<std::string>()));
   }
-  return answer->value("folder", std::string());
+  const std::string folder = answer->value("folder", std::string());
+  fetched()[folder] = shown_url(url);
+  return folder;
+}
+
+std::string run_name(const std::string& folder) {
+  const auto found = fetched().find(folder);
+  return found == fetched().end() ? folder : found->second;
 }
 
 Upload::Upload(std::string url, std::string folder, std::unique_ptr<PythonProgram> program)

@@ -28,6 +28,9 @@ struct Fetch {
 // kNotFound: there is no run, perhaps not yet.
 Result<std::string> fetch_run(const std::string& url, const Fetch& what = {});
 
+// What people call a run that is read here: of a folder that fetch_run() gave its URL, else itself.
+std::string run_name(const std::string& folder);
+
 // A folder in which a run is recorded while it is copied to its URL.
 class Upload {
  public:

@@ -118,10 +118,10 @@ class FleetVerb final : public Verb {
     if (format == ReportFormat::kJson) return write_report(output_, render_fleet_json(verdict), status);
     const std::optional<Analysis> opened = open_traces(verdict);
     if (format == ReportFormat::kHtml)
-      return write_report(output_, render_fleet_page(verdict, pointer(opened), {.run = run_}), status);
+      return write_report(output_, render_fleet_page(verdict, pointer(opened), {.run = run_name(run_)}), status);
     const bool to_stdout = output_.empty() || output_ == "-";
     TextOptions options = to_stdout ? options_of_stdout() : TextOptions{};
-    options.run = run_;
+    options.run = run_name(run_);
     return write_report(output_, render_fleet_text(verdict, pointer(opened), options), status);
   }
 
@@ -146,14 +146,14 @@ class FleetVerb final : public Verb {
   // A folder that cannot be written keeps nobody from reading the verdict, nor changes it.
   int write_all(const fleet::FleetVerdict& verdict) const {
     const std::optional<Analysis> opened = open_traces(verdict);
-    fleet::FleetPageOptions page{.run = run_};
+    fleet::FleetPageOptions page{.run = run_name(run_)};
     if (opened) page.linked = write_reports_of_ranks(verdict);
     const fs::path folder = run_;
     const std::string data = (folder / "fleet.json").string(), html = (folder / "fleet.html").string();
     Status written = replace_file(data, render_fleet_json(verdict));
     if (written) written = replace_file(html, render_fleet_page(verdict, pointer(opened), page));
     TextOptions options = options_of_stdout();
-    options.run = run_;
+    options.run = run_name(run_);
     if (written) options.written = html;
     const int printed = print_and_return(render_fleet_text(verdict, pointer(opened), options), exit_status(verdict));
     if (!written) {

@@ -19,6 +19,7 @@
 #include "src/trace/record_kind.h"
 #include "src/trace/trace_names.h"
 #include "tools/nanhunt/attempts.h"
+#include "tools/nanhunt/places/run_place.h"
 #include "tools/nanhunt/terminal.h"
 #include "tools/nanhunt/verb.h"
 
@@ -213,8 +214,8 @@ class InfoVerb final : public Verb {
     const bool damaged = std::any_of(summaries.begin(), summaries.end(),
                                      [](const Summary& s) { return !s.readable() || s.health.damaged(); });
     const int printed = print_and_return(json_ ? as_json(summaries) : as_text(summaries));
-    say(damaged ? "next: `nanhunt doctor " + shell_word(run_) + "` says what was lost and where."
-                : "next: `nanhunt report " + shell_word(run_) + "` says what to make of it.");
+    say(damaged ? "next: `nanhunt doctor " + shell_word(run_name(run_)) + "` says what was lost and where."
+                : "next: `nanhunt report " + shell_word(run_name(run_)) + "` says what to make of it.");
     return printed;
   }
 

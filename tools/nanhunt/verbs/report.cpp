@@ -9,6 +9,7 @@
 #include "src/core/text.h"
 #include "tools/nanhunt/analysis.h"
 #include "tools/nanhunt/output/report_output.h"
+#include "tools/nanhunt/places/run_place.h"
 #include "tools/nanhunt/terminal.h"
 #include "tools/nanhunt/verb.h"
 
@@ -82,7 +83,7 @@ class ReportVerb final : public Verb {
 
   TextOptions run_options() const {
     TextOptions options;
-    options.run = run_;
+    options.run = run_name(run_);
     return options;
   }
 
@@ -111,7 +112,7 @@ class ReportVerb final : public Verb {
     const Status written = write_reports(analysis, paths);
     const std::string files = paths.json + " and " + paths.html;
     TextOptions options = options_of_stdout();
-    options.run = run_;
+    options.run = run_name(run_);
     if (written) options.written = files;
     const int printed = print_and_return(text_of(analysis, options));
     if (!written) return fail(written);
