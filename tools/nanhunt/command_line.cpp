@@ -248,7 +248,13 @@ int run(int argc, char** argv) {
   }
   for (const Parsed& one : verbs) {
     if (!one.app->parsed()) continue;
-    if (nanhunt::Status here = fetch_runs(*one.runs); !here) return fail(here);
+    if (nanhunt::Status here = fetch_runs(*one.runs); !here) {
+      const int status = fail(here);
+      const std::string name = one.app->get_name();
+      if (here.code() == nanhunt::StatusCode::kNotFound && (name == "check" || name == "diff"))
+        say("a checkpoint behind a URL is not read: copy it here first.");
+      return status;
+    }
     one.verb->take_command(command);
     return one.verb->run();
   }

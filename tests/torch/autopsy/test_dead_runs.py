@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import autopsy_answers
 import pytest
 import ready_python
 from hunting import TIMEOUT, cli, needs_cli, with_package
@@ -53,10 +54,8 @@ DEATHS = {
 
 
 def autopsy(folder: Path) -> dict[str, Any]:
-    done = subprocess.run([cli(), "autopsy", "--json", str(folder)], capture_output=True, text=True, timeout=TIMEOUT,
-                          check=False)  # fmt: skip
-    answer = json.loads(done.stdout)
-    assert done.returncode == answer["exit_status"], done.stderr
+    status, answer, said = autopsy_answers.autopsy(str(folder))
+    assert status == answer["exit_status"], said
     return answer
 
 

@@ -4,22 +4,21 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
+import autopsy_answers
 import pytest
-from hunting import TIMEOUT, cli, needs_cli
+from hunting import needs_cli
 
 pytestmark = needs_cli
 VALUES = [0.5, 2.0, float("nan"), float("inf"), float("-inf"), 0.25, float("nan")]
 
 
 def autopsy(*words: str, text: str | None = None, status: int) -> dict[str, Any]:
-    done = subprocess.run([cli(), "autopsy", "--json", *words], capture_output=True, text=True, timeout=TIMEOUT,
-                          input=text, check=False)  # fmt: skip
-    assert done.returncode == status, done.stdout + done.stderr
-    return json.loads(done.stdout) if done.stdout else {}
+    found, answer, said = autopsy_answers.autopsy(*words, text=text)
+    assert found == status, f"{answer}{said}"
+    return answer
 
 
 def written(answer: dict[str, Any], name: str) -> None:
