@@ -16,7 +16,7 @@ struct TailNumbers {
   std::uint64_t bad_steps = 0;      // loss, gradients, parameters or state were not finite, and no loss scaler skipped it
   std::uint64_t skipped_steps = 0;  // by a loss scaler
   std::optional<double> loss, lr, scale, gradient_norm, seconds_per_step;  // of the last step; none: not known
-  std::optional<double> watching;  // share of the time of the last steps that watching took, at least
+  std::optional<double> watching;  // share of the time of the last steps that watching took, estimated
 };
 
 class AttemptTail {

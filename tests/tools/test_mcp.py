@@ -4,7 +4,9 @@ it is in tests/torch/runs/test_mcp.py."""
 
 import json
 import os
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -214,3 +216,47 @@ def test_a_root_that_is_no_folder_is_said(tmp_path):
         [NANHUNT, "mcp", "--root", tmp_path / "nothing"], input="", capture_output=True, text=True, timeout=TIMEOUT
     )
     assert done.returncode == 3 and "--root" in done.stderr
+
+
+DEEP = '{"jsonrpc": "2.0", "id": 8, "method": "ping", "params": {"a": ' + "[" * 100_000 + "]" * 100_000 + "}}"
+
+
+def test_what_nests_deep_or_is_too_long_is_refused_in_words_and_the_server_goes_on(tmp_path):
+    answers = speak(tmp_path, DEEP, '{"id": 1, "method": "ping", "x": "' + "y" * (5 << 20) + '"}', request(9, "ping"))
+    assert answers[None]["error"]["code"] == -32700 and "4 MiB" in answers[None]["error"]["message"]
+    assert answers[9]["result"] == {} and 8 not in answers
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL, None])
+def test_a_call_ends_with_its_server_and_with_a_client_that_goes_away(tmp_path, ending):
+    with (tmp_path / "huge.safetensors").open("wb") as file:  # takes minutes to read
+        header = json.dumps({"w": {"dtype": "F32", "shape": [1 << 36], "data_offsets": [0, 4 << 36]}}).encode()
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + (4 << 36))
+    server = subprocess.Popen([NANHUNT, "mcp", "--root", tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    server.stdin.write((json.dumps(tool(1, "check", path="huge.safetensors")) + "\n").encode())
+    server.stdin.flush()
+    children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
+    wait_for(lambda: children.read_text().split())
+    (child,) = children.read_text().split()
+    if ending is None:
+        server.stdin.close()
+        server.stdout.close()
+    else:
+        server.send_signal(ending)
+    server.wait(TIMEOUT)
+    wait_for(lambda: is_over(child))
+
+
+def is_over(process):
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def wait_for(there):
+    end = time.monotonic() + TIMEOUT
+    while not there():
+        assert time.monotonic() < end
+        time.sleep(0.01)

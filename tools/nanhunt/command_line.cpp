@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "tools/nanhunt/children/piped_child.h"
 #include "tools/nanhunt/environment/build_facts.h"
 #include "tools/nanhunt/options.h"
 #include "tools/nanhunt/places/run_place.h"
@@ -264,6 +265,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  end_with_parent();
   // A reader that goes away must show as a failed write, not kill us half-way through a file.
   std::signal(SIGPIPE, SIG_IGN);
   try {

@@ -84,6 +84,7 @@ class Session(lib.HasState, Notifier):
         self.pending = Pending(self)
         self.faults, self.trackers = Faults(self), Trackers(self, options.log_to)
         self.guard: CheckpointGuard | None = None  # of what the program saves, where that was asked for
+        self._began_ns = perf_counter_ns()  # the last step's end
         self.watch_ns = 0            # time of the training thread that watching took
         self.roots: dict[int, tuple[weakref.ref[Any], str]] = {}
         self.leaves: list[weakref.ref[Any]] = []  # tensors that the program trains without a module or an optimizer
@@ -381,8 +382,10 @@ class Session(lib.HasState, Notifier):
         recorder = self.recorder
         if recorder is None or self.dead:
             return
-        began, before = perf_counter_ns(), self.spent_ns + self.state.spent_ns
-        self.spent_ns, self.state.spent_ns, self.is_timed = 0, 0, True
+        began = perf_counter_ns()
+        # One op stands for others, a pause of the thread included: never more than there was.
+        before = min(self.spent_ns + self.state.spent_ns, began - self._began_ns)
+        self._began_ns, self.spent_ns, self.state.spent_ns, self.is_timed = began, 0, 0, True
         self.state.phase, self.overran = lib.UPDATE, overran
         facts, step, lr = self.facts, self.state.step, math.nan
         for kept in self._kept:

@@ -65,8 +65,8 @@ def watch(model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torc
                 MLflow or trackio run, TensorBoard writers. "off": none. Or which: a run, a SummaryWriter, a logger
                 with `log_metrics`, a function of (numbers, step), or a list of them.
     guard_checkpoints  judge each checkpoint that is saved (torch.save, safetensors, Lightning) by `nanhunt check` in a
-                process of its own, say which is bad, and keep the newest good one in `nanhunt-last-good` beside it,
-                under hard links: nothing rotates that one away (False).
+                process of its own, say which is bad, and keep a copy of the newest good one in the run folder: nothing
+                rotates that one away (False).
     quiet       say nothing on stderr when a fault is found (False: a line for each origin, three at most).
 
     A watch that is on is joined: options that are given must be those that are in force. Under `nanhunt run` those of

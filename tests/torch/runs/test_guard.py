@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
+import pickle
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import nanhunt
@@ -14,7 +17,7 @@ from hunting import cli, needs_cli, with_package
 from torch import nn
 
 pytestmark = [pytest.mark.usefixtures("library", "no_watch_left"), needs_cli, pytest.mark.filterwarnings("ignore")]
-KEPT = "nanhunt-last-good"
+KEPT = "run/rank-00000/attempt-0/last-good"
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +67,41 @@ def test_one_file_that_is_written_over_leaves_its_last_good_contents():
     assert not sound("model.pt") and sound(f"{KEPT}/model.pt") and len(guard.bad) == 3
 
 
+def test_contents_that_were_kept_do_not_change_with_the_file_whatever_writes_it(tmp_path):
+    def saves(step, model, opt):
+        folder = Path("epoch-1")
+        folder.mkdir(exist_ok=True)
+        torch.save(model.state_dict(), folder / "model.pt")
+        with Path("stream.pt").open("wb") as file:  # not heard
+            torch.save(model.state_dict(), file)
+
+    guard = train(saves)
+    assert sound(f"{KEPT}/epoch-1/model.pt") and not sound("epoch-1/model.pt") and len(guard.bad) == 1
+
+
+def test_of_each_series_one_is_kept_and_the_programs_links_modes_and_folders_stay(tmp_path):
+    def saves(step, model, opt):
+        torch.save(model.state_dict(), "model.pt")
+        torch.save(opt.state_dict(), "optimizer.pt")
+        Path("scratch").mkdir()
+        torch.save(model.state_dict(), "scratch/x.pt")
+        Path("scratch/x.pt").unlink()
+        Path("scratch").rmdir()  # nothing of ours is in it
+        if step == 0:
+            Path("model.pt").chmod(0o600)
+            Path("latest.pt").symlink_to("model.pt")
+            os.link("model.pt", "second.pt")
+        torch.save(model.state_dict(), "latest.pt")
+
+    train(saves)
+    kept = {path.name for folder in Path(KEPT).parent.glob("last-good*") for path in folder.iterdir()}
+    assert {"optimizer.pt", "latest.pt"} <= kept
+    assert Path("model.pt").stat().st_mode & 0o777 == 0o600 and Path("latest.pt").is_symlink()
+    assert Path("second.pt").samefile("model.pt")
+    names = sorted(path.name for path in Path().iterdir())
+    assert names == ["latest.pt", "model.pt", "optimizer.pt", "run", "second.pt"]
+
+
 def test_a_healthy_run_has_nothing_bad_and_keeps_its_newest():
     guard = train(lambda step, model, opt: torch.save(model.state_dict(), f"step_{step}.pt"), bad_from=99)
     assert guard.bad == [] and [path.name for path in Path(KEPT).iterdir()] == ["step_5.pt"]
@@ -79,6 +117,20 @@ def test_torch_save_is_torchs_own_again_after_the_watch_and_buffers_are_left_alo
     original, buffer = torch.save, io.BytesIO()
     guard = train(lambda step, model, opt: torch.save(model.state_dict(), buffer))
     assert torch.save is original and guard.bad == [] and not Path(KEPT).exists()
+
+
+def test_torch_save_can_be_pickled_and_a_thread_that_cannot_start_ends_no_save(monkeypatch):
+    def saves(step, model, opt):
+        assert pickle.loads(pickle.dumps(torch.save)) is torch.save is torch.serialization.save
+        torch.save(model.state_dict(), "model.pt")
+
+    monkeypatch.setattr(threading.Thread, "start", cannot_start)
+    assert train(saves, steps=2).bad == []
+    assert [text for text in nanhunt.load("run").unwatched if "checkpoints" in text]
+
+
+def cannot_start(thread):
+    raise RuntimeError("can't start new thread")
 
 
 def test_a_save_that_raises_raises_what_it_would_alone():
@@ -125,8 +177,8 @@ def test_trainer_rotates_its_checkpoints_and_the_last_good_one_stays(tmp_path):
     ours = NanhuntCallback(out="run", guard_checkpoints=True, quiet=True)
     transformers.Trainer(model, args, train_dataset=data, callbacks=[ours, Judged(), Poison()]).train()
     assert [Path(path).name for path in ours.watch.guard.bad] == ["checkpoint-4", "checkpoint-5", "checkpoint-6"]
-    assert sorted(path.name for path in Path("out").iterdir() if path.is_dir()) == ["checkpoint-6", KEPT]
-    (kept,) = Path("out", KEPT).iterdir()
+    assert [path.name for path in Path("out").iterdir() if path.is_dir()] == ["checkpoint-6"]
+    (kept,) = Path(KEPT).iterdir()
     assert kept.name == "checkpoint-3" and (kept / "trainer_state.json").is_file()
     check = subprocess.run([cli(), "check", str(kept)], capture_output=True, text=True, timeout=600)
     assert check.returncode == 0, check.stdout
@@ -161,7 +213,7 @@ def test_lightning_saves_and_the_last_good_one_stays(tmp_path):
                         enable_model_summary=False, callbacks=[ours, each])  # fmt: skip
     trainer.fit(Module(), torch.utils.data.DataLoader(torch.randn(12, 4), batch_size=2))
     assert [Path(path).name for path in ours.watch.guard.bad] == ["step=4.ckpt", "step=5.ckpt", "step=6.ckpt"]
-    assert [path.name for path in Path("saved", KEPT).iterdir()] == ["step=3.ckpt"]
+    assert [path.name for path in Path(KEPT).iterdir()] == ["step=3.ckpt"]
 
 
 SCRIPT = """

@@ -2,12 +2,16 @@
 #include "tools/nanhunt/children/piped_child.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <cstdlib>
+#include <string>
 #include <utility>
 
 #include "src/core/detached_process.h"
@@ -36,6 +40,14 @@ struct Pipe {
 void close_end(int& end) {
   if (end >= 0) ::close(end);
   end = -1;
+}
+
+void end_with_parent() {
+  const char* const parent = std::getenv(kParent);
+  if (parent == nullptr) return;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (std::to_string(::getppid()) != parent) std::_Exit(128 + SIGKILL);  // it has ended meanwhile
+  ::unsetenv(kParent);
 }
 
 PipedChild start_piped(PipedProgram program) {

@@ -22,6 +22,10 @@ struct PipedChild {
   int start_error = 0;                       // errno where it could not be started; then nothing else holds
 };
 
+// In the environment of a child: the process with which it ends, however that one ends.
+inline constexpr char kParent[] = "NANHUNT_PARENT";
+void end_with_parent();  // asks for that, where it was given; in the child, first of all
+
 PipedChild start_piped(PipedProgram program);
 void close_end(int& end);
 // 128 + N where signal N ended it.

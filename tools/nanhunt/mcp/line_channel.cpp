@@ -21,7 +21,7 @@ void LineChannel::read() {
   std::string_view rest(bytes.data(), static_cast<std::size_t>(count));
   for (std::size_t end = 0; (end = rest.find('\n')) != std::string_view::npos; rest.remove_prefix(end + 1)) {
     if (!too_long_) read_ += rest.substr(0, end);
-    lines_.push_back(std::exchange(read_, {}));
+    lines_.push_back(too_long_ ? std::string(kTooLong) : std::exchange(read_, {}));
     too_long_ = false;
   }
   if (!too_long_) read_ += rest;

@@ -6,6 +6,7 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace nanhunt::cli::mcp {
 
@@ -13,14 +14,17 @@ class LineChannel {
  public:
   LineChannel(int input, int output) : input_(input), output_(output) {}
 
+  static constexpr std::string_view kTooLong = "too long";  // no JSON
+
   int input() const { return input_; }
+  int output() const { return output_; }
   bool ended() const { return ended_ && lines_.empty(); }
   // Whether there may be more to read.
   bool is_open() const { return !ended_; }
 
   // Reads what is there, once; blocks where there is nothing.
   void read();
-  // The next whole line; none: it has not come. One that is too long is dropped, and given as an empty one.
+  // The next whole line; none: it has not come. One that is too long is dropped, and given as kTooLong.
   std::optional<std::string> next();
   bool has_line() const { return !lines_.empty(); }
 

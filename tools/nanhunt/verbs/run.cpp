@@ -113,7 +113,7 @@ class RunVerb final : public Verb {
     options.add("--on-fault", on_fault_, "Hand each fault, while the run goes on, to a URL (JSON is posted) or a command of "
                                          "the shell (JSON on stdin); nothing waits for it")
         .value_name("URL|COMMAND");
-    options.add_flag("--guard-checkpoints", guard_checkpoints_, "Judge each checkpoint that is saved, say which is bad, and keep the newest good one beside it in nanhunt-last-good");
+    options.add_flag("--guard-checkpoints", guard_checkpoints_, "Judge each checkpoint that is saved, say which is bad, and keep a copy of the newest good one in the run folder");
     options.add("--log-to", log_to_, "auto: write bad steps, scale and more to the experiment trackers that the program has open; off: to none").one_of({"auto", "off"}).show_default();
     options.add_flag("--quiet", quiet_, "Say nothing while the run goes on: what was found is said at its end");
     options.add_flag("--no-captures", no_captures_,

@@ -44,7 +44,7 @@ METRICS = (
     Metric("faults", False, "{fault}", "Kinds of fault that were found", ("run",)),
     Metric("loss", False, "1", "The loss of the last step, of the lowest rank that shows it", ("run",)),
     Metric("watching_ratio", False, "1", "Share of the time of the last steps that watching took of the thread that "
-                                         "trains, at least; of the lowest rank that shows it", ("run",)),
+                                         "trains, estimated; of the lowest rank that shows it", ("run",)),
     Metric("quiet_seconds", False, "s", "Time since anything new came from the run", ("run",)),
 )
 

@@ -12,7 +12,8 @@ class WandbRun:
         self._run = run
 
     def log(self, numbers: dict[str, float], step: int) -> None:
-        self._run.log({**numbers, "nanhunt/step": step}, commit=False)
+        if self._run.step > 0:  # else the program has logged nothing yet, and the row would be ours
+            self._run.log({**numbers, "nanhunt/step": step}, commit=False)
 
     def alert(self, headline: str, text: str, step: int) -> None:
         self._run.alert(title=f"nanhunt: step {step}", text=text, level="ERROR")
