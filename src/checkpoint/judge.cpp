@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <map>
 #include <unordered_set>
 
@@ -25,11 +26,53 @@ std::string index_text(const std::vector<std::int64_t>& index) {
   return text + "]";
 }
 
-// -inf alone among zeros and ones: a mask that is added to scores.
-bool is_infinite_mask(const TensorStats& s) {
-  return s.nan == 0 && s.pos_inf == 0 && s.neg_inf > 0 && (!s.has_finite() || (s.min >= 0 && s.max <= 1)) &&
-         (!s.has_nonzero() || s.amin_nonzero == 1);
+std::string_view last_name(std::string_view name) {
+  const std::size_t at = name.find_last_of(".:");
+  return at == std::string_view::npos ? name : name.substr(at + 1);
 }
+
+bool has_word(std::string_view name, std::initializer_list<std::string_view> words) {
+  return std::any_of(words.begin(), words.end(), [&](std::string_view word) { return name.find(word) != std::string_view::npos; });
+}
+
+bool is_optimizer_state(const std::string& name) {
+  return name.starts_with("state.") || name.find(".state.") != std::string::npos ||
+         name.find(":state.") != std::string::npos || has_word(name, {"exp_avg", "momentum_buffer"});
+}
+
+// All that is finite.
+bool is_zeros_and_ones(const TensorStats& s) {
+  return (!s.has_finite() || (s.min >= 0 && s.max <= 1)) && (!s.has_nonzero() || s.amin_nonzero == 1);
+}
+
+// Whether -Inf alone is meant: a mask that is added to scores. What training updates starts at 0 or 1 and is none.
+bool is_infinite_mask(const Tensor& tensor, const TensorResult& result) {
+  const TensorStats& s = result.stats;
+  if (s.nan != 0 || s.pos_inf != 0 || s.neg_inf == 0 || is_optimizer_state(tensor.name)) return false;
+  const std::string_view name = last_name(tensor.name);
+  if (name == "weight" || (name == "bias" && tensor.sizes.size() < 2) || name.starts_with("running_")) return false;
+  const bool named = has_word(name, {"mask", "_bias", "causal", "alibi"});
+  const std::size_t rank = tensor.sizes.size();
+  // All above the diagonal and nothing else, whatever stands below.
+  if (rank >= 2 && tensor.sizes[rank - 1] == tensor.sizes[rank - 2] && tensor.sizes[rank - 1] > 1) {
+    const std::int64_t n = tensor.sizes[rank - 1];
+    if (s.neg_inf == s.numel / (n * n) * (n * (n - 1) / 2) && result.first.size() == rank && result.first[rank - 2] == 0 &&
+        result.first[rank - 1] == 1)
+      return true;
+  }
+  return is_zeros_and_ones(s) && (named || rank >= 2);
+}
+
+// A value that something keeps about the training, and that no weight is computed from.
+bool is_kept_value(const Tensor& tensor, const TensorStats& s) {
+  const std::string_view name = last_name(tensor.name);
+  if (is_optimizer_state(tensor.name) || name == "weight" || name == "bias" || name.starts_with("running_")) return false;
+  if (has_word(name, {"min_val", "max_val"}) || name.starts_with("best")) return true;
+  if (tensor.sizes.size() > 1) return false;
+  const bool is_range = has_word(name, {"edge", "bin", "boundar", "quantile"}) || (s.pos_inf == 0 && is_zeros_and_ones(s));
+  return (is_range && s.nan == 0) || (has_word(name, {"loss", "history"}) && name != "loss_scale");
+}
+
 // A mask of the format's lowest number.
 bool is_lowest_number_mask(const TensorStats& s, double max_finite) {
   return s.amax == max_finite && s.amin_nonzero == s.amax && s.max <= 0;
@@ -37,10 +80,6 @@ bool is_lowest_number_mask(const TensorStats& s, double max_finite) {
 
 bool is_callback_state(const std::string& name) {
   return name.starts_with("callbacks.") || name.find(":callbacks.") != std::string::npos;
-}
-bool is_optimizer_state(const std::string& name) {
-  return name.starts_with("state.") || name.find(".state.") != std::string::npos ||
-         name.find(":state.") != std::string::npos || name.find("exp_avg") != std::string::npos;
 }
 
 Finding nonfinite(const Tensor& tensor, const TensorResult& result) {
@@ -52,12 +91,17 @@ Finding nonfinite(const Tensor& tensor, const TensorResult& result) {
   for (const auto& [n, word] : {std::pair(s.nan, "NaN"), std::pair(s.pos_inf, "+Inf"), std::pair(s.neg_inf, "-Inf")})
     if (n > 0) counts += (counts.empty() ? "" : ", ") + fmt::format("{} {}", grouped(n), word);
   out.numbers = fmt::format("{} of {}, first at {}", counts, grouped(s.numel), index_text(result.first));
-  if (is_infinite_mask(s)) {
+  if (is_infinite_mask(tensor, result)) {
     out.id = "infinite-mask";
     out.meaning = "It looks like a mask: -Inf among zeros and ones, which is meant.";
   } else if (is_callback_state(tensor.name)) {
     out.id = "nonfinite-callback-value";
     out.meaning = "A value that a callback keeps, such as the best score so far, is not finite; no weight is harmed.";
+  } else if (is_kept_value(tensor, s)) {
+    out.severity = Severity::kWarning;
+    out.id = "nonfinite-value";
+    out.meaning = "It looks like a range, a best score or a list of losses, which may begin as Inf; no weight is harmed by such a one. "
+                  "If it is trained or computed with, go back to a checkpoint in which it is finite.";
   } else {
     out.severity = Severity::kFault;
     out.id = "nonfinite-tensor";
@@ -165,7 +209,18 @@ Judgement judge(const Checkpoint& checkpoint, const std::vector<TensorResult>& r
       out.findings.push_back(nonfinite(tensor, result));
       if (out.findings.back().severity == Severity::kFault) ++out.tensors_with_nonfinite;
     }
+    if (last_name(tensor.name) == "running_var" && result.stats.min < 0) {
+      out.findings.push_back({Severity::kFault, "negative-variance", tensor.name,
+                              fmt::format("smallest {}", format_number(result.stats.min)),
+                              "A variance below 0 gives NaN in the next evaluation. Go back to a checkpoint in which it is not."});
+    }
     judge_range(tensor, result.stats, has_scale(tensor.name, names), out.findings);
+  }
+  for (const Scalar& scalar : checkpoint.scalars) {
+    if (std::isfinite(scalar.value) || scalar.name.find("param_groups.") == std::string::npos) continue;
+    if (!has_word(scalar.name, {".lr", "initial_lr", ".eps", ".betas", "weight_decay", ".momentum", ".alpha", ".rho"})) continue;
+    out.findings.push_back({Severity::kFault, "nonfinite-setting", scalar.name, format_number(scalar.value),
+                            "The optimizer's next step makes every parameter of this group not finite. Set it anew."});
   }
   judge_optimizer_state(checkpoint, results, out.findings);
   judge_loss_scale(checkpoint, out.findings);

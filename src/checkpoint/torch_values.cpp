@@ -85,7 +85,20 @@ bool is_understood(std::string_view global) {
 class Walk {
  public:
   Walk(const Pickle& pickle, const FindStorage& storage, Checkpoint& out)
-      : pickle_(pickle), storage_(storage), out_(out), budget_(4 * pickle.values.size() + 1000) {}
+      : pickle_(pickle), storage_(storage), out_(out), budget_(4 * pickle.values.size() + 1000), reached_(pickle.values.size()) {}
+
+  // Tensors that no name leads to (in an object's own structures, or nested too deeply) are judged all the same.
+  void visit_unreached(const std::string& prefix) {
+    std::size_t count = 0;
+    budget_ += pickle_.values.size();
+    for (PickleRef ref = 0; ref < pickle_.values.size(); ++ref) {
+      if (!reached_[ref] && makes_tensor(pickle_.at(ref))) visit(ref, join(prefix, "unnamed." + std::to_string(count++)), 0);
+    }
+    for (PickleRef ref = 0; ref < pickle_.values.size(); ++ref) {
+      if (!reached_[ref] && pickle_.at(ref).kind == PickleKind::kPersistent)
+        add_unread(join(prefix, "unnamed." + std::to_string(count++)), "a storage without a tensor");
+    }
+  }
 
   void visit(PickleRef ref, const std::string& name, int depth) {
     if (depth > kMaxDepth || name.size() > kMaxNameBytes || budget_ == 0) {
@@ -93,6 +106,7 @@ class Walk {
       return;
     }
     --budget_;
+    reached_[ref] = true;
     const PickleValue& value = pickle_.at(ref);
     switch (value.kind) {
       case PickleKind::kBool:
@@ -107,11 +121,15 @@ class Walk {
         break;
       case PickleKind::kTuple:
       case PickleKind::kList:
+      case PickleKind::kSet:
         for (std::size_t i = 0; i < value.items.size(); ++i)
           visit(value.items[i], join(name, std::to_string(i)), depth + 1);
         break;
       case PickleKind::kObject:
         visit_object(value, name, depth);
+        break;
+      case PickleKind::kPersistent:
+        add_unread(name, "a storage without a tensor");
         break;
       default:
         break;
@@ -136,6 +154,13 @@ class Walk {
       visit(dict.items[i + 1], join(name, key_text(dict.items[i])), depth + 1);
   }
 
+  bool makes_tensor(const PickleValue& value) const {
+    if (value.kind != PickleKind::kObject) return false;
+    const PickleValue& callee = pickle_.at(value.items[0]);
+    return callee.kind == PickleKind::kGlobal &&
+           (callee.text.starts_with("torch._utils._rebuild_") || callee.text.starts_with("torch._tensor._rebuild_"));
+  }
+
   const PickleValue* argument(const PickleValue& tuple, std::size_t i) const {
     return i < tuple.items.size() ? &pickle_.at(tuple.items[i]) : nullptr;
   }
@@ -154,15 +179,24 @@ class Walk {
       if (called == "torch._tensor._rebuild_from_type_v2") return visit_typed(given, name, depth);
       if (called == "torch._utils._rebuild_sparse_tensor") return visit_sparse(given, name, depth);
       if (called.starts_with("torch._utils._rebuild_") || called.starts_with("torch._tensor._rebuild_"))
-        return add_unread(name, std::string(last_word(called)));
+        return add_unread(name, std::string(last_word(called)), &given);
     }
-    // State that was set on any other object: a module saved whole, a namespace of settings.
+    if (called.find("_reconstruct") != std::string_view::npos && called.starts_with("numpy")) return add_unread(name, "a NumPy array");
+    // What any other object was made of: a named tuple, a class with a way of its own to be saved.
+    if (given.kind == PickleKind::kTuple && !called.starts_with("torch.")) visit(object.items[1], name, depth + 1);
+    // State that was set on it, and what was added to it: a module saved whole, a class derived from dict or list.
     for (std::size_t i = 2; i < object.items.size(); ++i) {
-      const PickleValue& state = pickle_.at(object.items[i]);
-      if (state.kind == PickleKind::kDict) visit(object.items[i], name, depth + 1);
-      if (state.kind == PickleKind::kTuple && state.items.size() == 2) {  // (dict, slots)
-        for (const PickleRef part : state.items)
-          if (pickle_.at(part).kind == PickleKind::kDict) visit(part, name, depth + 1);
+      const PickleValue& part = pickle_.at(object.items[i]);
+      if (part.kind == PickleKind::kString && i + 1 < object.items.size()) {
+        visit(object.items[i + 1], join(name, part.text), depth + 1);
+        ++i;
+      } else if (part.kind == PickleKind::kDict) {
+        visit(object.items[i], name, depth + 1);
+      } else if (part.kind == PickleKind::kTuple && part.items.size() == 2) {  // (dict, slots)
+        for (const PickleRef one : part.items)
+          if (pickle_.at(one).kind == PickleKind::kDict || makes_tensor(pickle_.at(one))) visit(one, name, depth + 1);
+      } else {
+        visit(object.items[i], join(name, std::to_string(i - 2)), depth + 1);
       }
     }
   }
@@ -177,7 +211,7 @@ class Walk {
       return add_tensor(*arguments, function->text.ends_with("_v3"), name);
     if (function->text.starts_with("torch._utils._rebuild_parameter") && !arguments->items.empty())
       return visit(arguments->items[0], name, depth + 1);
-    add_unread(name, std::string(last_word(function->text)));
+    add_unread(name, std::string(last_word(function->text)), arguments);
   }
   void visit_sparse(const PickleValue& given, const std::string& name, int depth) {
     const PickleValue* parts = argument(given, 1);
@@ -193,7 +227,10 @@ class Walk {
       visit(tensors[i], join(name, i + 1 == tensors.size() ? "values" : "indices" + std::to_string(i)), depth + 1);
   }
 
-  void add_unread(const std::string& name, const std::string& what) {
+  // `made_of`: the arguments, whose storages belong to it.
+  void add_unread(const std::string& name, const std::string& what, const PickleValue* made_of = nullptr) {
+    for (std::size_t i = 0; made_of != nullptr && i < made_of->items.size(); ++i)
+      if (pickle_.at(made_of->items[i]).kind == PickleKind::kPersistent) reached_[made_of->items[i]] = true;
     Tensor tensor;
     tensor.name = name;
     tensor.format = what;
@@ -240,6 +277,7 @@ class Walk {
         piece.sizes.size() != piece.strides.size())
       return odd();
     tensor.sizes = piece.sizes;
+    reached_[given.items[0]] = true;
     const PickleValue& id = pickle_.at(persistent->items[0]);
     const PickleValue* type = argument(id, 1);
     const PickleValue* key = argument(id, 2);
@@ -293,6 +331,7 @@ class Walk {
   Checkpoint& out_;
   std::size_t budget_;  // a shared value may be met often: names are bounded by the pickle's own size
   bool complete_ = true;
+  std::vector<bool> reached_;
 };
 
 std::string listed(const std::vector<std::string>& names) {
@@ -325,9 +364,11 @@ void add_torch_values(const Pickle& pickle, const std::string& prefix, const Fin
   if (!opaque.empty()) out.note(NoteKind::kNotRun, what + " holds objects of " + listed(opaque) + ": not run.");
   Walk walk(pickle, storage, out);
   walk.visit(pickle.root, prefix, 0);
-  if (!walk.complete())
+  const bool complete = walk.complete();
+  walk.visit_unreached(prefix);
+  if (!complete)
     out.note(NoteKind::kNotRead,
-             what + " is nested too deeply or holds values in too many places; some were not read.");
+             what + " is nested too deeply or holds values in too many places; their tensors are judged, without their names.");
 }
 
 }  // namespace nanhunt::checkpoint

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import collections
 import math
+import types
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from checkpoint_runs import check, ids, nanhunt, trained
@@ -81,6 +85,26 @@ CASES = {
         {"m": torch.zeros(4, 4).masked_fill(torch.ones(4, 4).triu(1) > 0, -math.inf)},
         {"infinite-mask": "info"},
     ),
+    "a mask above the diagonal, with slopes below": (
+        {"m": torch.arange(16.0).view(4, 4).masked_fill(torch.ones(4, 4).triu(1) > 0, -math.inf)},
+        {"infinite-mask": "info"},
+    ),
+    "a bias of a mask": ({"suppress_bias": torch.tensor([0.0, -math.inf])}, {"infinite-mask": "info"}),
+    "-inf in a bias": ({"fc.bias": torch.tensor([0.0, -math.inf, 1.0])}, {"nonfinite-tensor": "fault"}),
+    "-inf in a weight of zeros": ({"fc.weight": torch.tensor([[0.0, -math.inf]])}, {"nonfinite-tensor": "fault"}),
+    "-inf in a running mean": ({"bn.running_mean": torch.tensor([0.0, -math.inf])}, {"nonfinite-tensor": "fault"}),
+    "-inf in a momentum": (
+        {"state": {0: {"momentum_buffer": torch.tensor([[0.0, -math.inf]])}}},
+        {"nonfinite-tensor": "fault"},
+    ),
+    "a range that begins as inf": ({"observer.min_val": torch.tensor(math.inf)}, {"nonfinite-value": "warning"}),
+    "a best score": ({"best_metric": torch.tensor(math.inf)}, {"nonfinite-value": "warning"}),
+    "losses": ({"losses": torch.tensor([1.0, math.nan])}, {"nonfinite-value": "warning"}),
+    "edges": ({"edges": torch.tensor([-math.inf, 0.5, math.inf])}, {"nonfinite-value": "warning"}),
+    "a variance below 0": ({"bn.running_var": torch.tensor([0.5, -1e-9])}, {"negative-variance": "fault"}),
+    "a variance of 0": ({"bn.running_var": torch.tensor([0.5, 0.0])}, {}),
+    "a learning rate of nan": ({"param_groups": [{"lr": math.nan, "params": [0]}]}, {"nonfinite-setting": "fault"}),
+    "a learning rate": ({"param_groups": [{"lr": 1e-3, "params": [0]}]}, {}),
     "an infinity among weights": ({"w": torch.tensor([0.3, -math.inf, 1.0])}, {"nonfinite-tensor": "fault"}),
     "+inf among zeros": ({"w": torch.tensor([0.0, math.inf])}, {"nonfinite-tensor": "fault"}),
 }
@@ -95,6 +119,58 @@ def test_the_rule_says_what_is_planted_and_nothing_else(tmp_path, case):
     worst = min(expected.values(), key=["fault", "warning", "info"].index, default="info")
     assert status == STATUS[worst]
     assert nanhunt("check", tmp_path / "x.pt", "--fail-on", "warning").returncode == (0 if worst == "info" else 1)
+
+
+class OfDict(dict):
+    pass
+
+
+class OfList(list):
+    pass
+
+
+class OfOrdered(collections.OrderedDict):
+    pass
+
+
+class Pair(NamedTuple):
+    first: torch.Tensor
+    second: int
+
+
+def deeply(value, depth=80):
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+HIDING = {
+    "a dict of its own class": lambda t: OfDict(w=t),
+    "a list of its own class": lambda t: OfList([t]),
+    "an ordered dict of its own class": lambda t: OfOrdered(w=t),
+    "a named tuple": lambda t: Pair(t, 1),
+    "a deque": lambda t: collections.deque([t]),
+    "a set": lambda t: {t},
+    "a namespace": lambda t: types.SimpleNamespace(w=t),
+    "a module": lambda t: torch.nn.ParameterList([t]),
+    "lists in lists": deeply,
+}
+
+
+@pytest.mark.parametrize("place", HIDING)
+@pytest.mark.parametrize("number, status", [(math.nan, 1), (2.0, 0)])
+def test_a_tensor_is_judged_wherever_it_is_kept(tmp_path, place, number, status):
+    torch.save({"rest": torch.ones(3), "m": HIDING[place](torch.tensor([number, 1.0]))}, tmp_path / "x.pt")
+    found, answer = check(tmp_path / "x.pt")
+    assert found == status, answer
+    assert ids(answer) == (["nonfinite-tensor"] if status else [])
+
+
+def test_what_is_no_tensor_counts_as_not_judged(tmp_path):
+    held = {"array": np.array([math.nan]), "storage": torch.tensor([math.nan]).untyped_storage()}
+    torch.save({"rest": torch.ones(3), **held}, tmp_path / "x.pt")
+    said = nanhunt("check", tmp_path / "x.pt").stdout
+    assert said.startswith("clean: 1 tensor judged, all of them sound; 2 not judged")
 
 
 def test_steps_apart_are_named(tmp_path):

@@ -63,7 +63,8 @@ std::string headline_of(const Judged& one) {
   }
   if (one.status == "inconclusive")
     return "nothing could be judged: " + plural_tensors(one.checkpoint.tensors.size()) + " found";
-  return plural_tensors(j.judged + j.integers) + " judged, all of them sound";
+  const std::string judged = plural_tensors(j.judged + j.integers) + " judged, all of them sound";
+  return j.not_judged == 0 ? judged : judged + fmt::format("; {} not judged", grouped(static_cast<std::int64_t>(j.not_judged)));
 }
 
 Judged judge_one(const std::string& path, const CheckpointCheckOptions& options) {
