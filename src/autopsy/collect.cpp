@@ -68,12 +68,21 @@ std::size_t add_source(std::string_view name, std::string_view format, Evidence&
 // 400 of "checkpoint-400", "epoch=3-step=400.ckpt", "step_400.pt".
 std::optional<std::uint64_t> step_in(std::string_view name) {
   for (const std::string_view word :
-       {"step=", "step_", "step-", "checkpoint-", "checkpoint_", "ckpt-", "ckpt_", "iter_"}) {
+       {"step=", "step_", "step-", "step", "checkpoint-", "checkpoint_", "ckpt-", "ckpt_", "iter_", "model_", "model-", "state-", "state_"}) {
     const std::size_t at = name.find(word);
     if (at == std::string_view::npos) continue;
     std::uint64_t step = 0;
     const char* begin = name.data() + at + word.size();
-    if (std::from_chars(begin, name.data() + name.size(), step).ec == std::errc()) return step;
+    const char* const end = name.data() + name.size();
+    auto [rest, error] = std::from_chars(begin, end, step);
+    if (error != std::errc()) continue;
+    // Of epoch and step the last: "checkpoint_1_300.pt".
+    while (rest != end && (*rest == '_' || *rest == '-')) {
+      const auto [further, failed] = std::from_chars(rest + 1, end, step);
+      if (failed != std::errc()) break;
+      rest = further;
+    }
+    return step;
   }
   return std::nullopt;
 }
@@ -92,7 +101,8 @@ void note_checkpoint(std::string_view path, bool is_folder, Evidence& into) {
   const std::string_view name = file_name_of(path);
   const bool file =
       name.ends_with(".ckpt") || name.ends_with(".pt") || name.ends_with(".pth") || name.ends_with(".safetensors");
-  const bool folder = name.starts_with("checkpoint-") || name.starts_with("checkpoint_") || name.starts_with("iter_");
+  const bool folder = name.starts_with("checkpoint-") || name.starts_with("checkpoint_") || name.starts_with("iter_") ||
+                      name.starts_with("step_") || name.starts_with("global_step");
   const auto step = step_in(name);
   if (!step || !(is_folder ? folder : file) || into.checkpoints.size() >= 1000) return;
   Checkpoint one;

@@ -82,6 +82,8 @@ std::string_view unit_name(Unit unit) {
 std::optional<Quantity> quantity_of(std::string_view name) {
   const std::vector<std::string> words = words_of(name);
   if (words.empty()) return std::nullopt;
+  // What is compared with, or the best so far: such numbers begin as infinities.
+  if (has_any(words, {"best", "min", "minimum", "max", "maximum", "prev", "previous", "target", "threshold", "limit"})) return std::nullopt;
   if (has_any(words, {"skipped", "nan"})) {
     if (!has_any(words, {"iterations", "iteration", "steps", "step"})) return std::nullopt;
     return has_any(words, {"skipped"}) ? Quantity::kSkipped : Quantity::kNanSteps;
@@ -100,7 +102,9 @@ std::optional<Quantity> quantity_of(std::string_view name) {
   // "train_loss_step" and "train_loss_epoch" are Lightning's.
   const bool loss = last == "loss" || last == "losses" ||
                     (words.size() > 1 && last != "count" && has_any(words, {"loss"}) &&
-                     has_any({last}, {"step", "epoch", "mean", "avg", "total"}));
+                     has_any({last}, {"step", "epoch", "mean", "avg", "total"})) ||
+                    (words.size() == 2 && words[0] == "loss" &&  // "Loss/train", as PyTorch's guide has it
+                     has_any({last}, {"train", "training", "eval", "val", "valid", "validation", "test", "dev"}));
   if (!loss) return std::nullopt;
   return has_any(words, {"eval", "val", "valid", "validation", "test", "dev"}) ? Quantity::kEvalLoss : Quantity::kLoss;
 }
@@ -108,10 +112,11 @@ std::optional<Quantity> quantity_of(std::string_view name) {
 std::optional<Unit> unit_of(std::string_view name) {
   const std::vector<std::string> words = words_of(name);
   if (words.empty() || words.size() > 3) return std::nullopt;
-  if (has_any({words.back()}, {"step", "steps", "iter", "iters", "iteration", "it"}) &&
+  if (has_any({words.back()}, {"step", "steps", "iter", "iters", "iteration", "it", "updates"}) &&
       !has_any(words, {"loss", "per", "skipped", "nan", "total", "max", "num"})) {
     return Unit::kStep;
   }
+  if (words.size() == 2 && words[0] == "num" && words[1] == "updates") return Unit::kStep;  // fairseq
   if (words.back() == "epoch" && words.size() < 3 && !has_any(words, {"loss", "num", "max"})) return Unit::kEpoch;
   return std::nullopt;
 }

@@ -56,6 +56,11 @@ TEST(Patterns, a_gap_in_the_log_leaves_sudden_possible) {
   EXPECT_THAT(autopsy::judge(evidence).guesses[0].unlikely, IsEmpty());
 }
 
+TEST(Patterns, a_loss_that_grew_a_thousandfold_is_not_surely_healthy) {
+  EXPECT_EQ(first_of(curves_of({{"loss", {3, 30, 3e3, 3e5, 3e8}}})), "healthy");
+  EXPECT_EQ(first_of(curves_of({{"loss", {3, 30, 3e3, 30, 2}}})), "healthy!");
+}
+
 TEST(Patterns, a_first_loss_that_is_bad_points_to_the_set_up) {
   EXPECT_EQ(first_of(curves_of({{"loss", {kNan, kNan, kNan}}})), "first_step!");
   EXPECT_EQ(first_of(evidence_of("m.jsonl", "{\"step\":50,\"loss\":NaN}\n")), "first_step");

@@ -38,6 +38,11 @@ TEST(TextLog, lines_of_many_loops_give_position_and_value) {
        "loss scale", Unit::kStep, 100, 65536},
       {"step: 4 - loss: -inf - accuracy: 0.5", "loss", Unit::kStep, 4, -INFINITY},
       {"step 5 loss tensor(nan, device='cuda:0')", "loss", Unit::kStep, 5, nan},
+      {"\x1b[31mstep: 130  \x1b[32mloss:  nan\x1b[0m", "loss", Unit::kStep, 130, nan},
+      {"step 1,130 loss 2.5", "loss", Unit::kStep, 1130, 2.5},
+      {"num_updates: 60 | loss: 2.5", "loss", Unit::kStep, 60, 2.5},
+      {"step 7 Loss/train: 2.5", "Loss/train", Unit::kStep, 7, 2.5},
+      {"step 7 loss train: nan", "loss train", Unit::kStep, 7, nan},
   };
   for (const Line& line : lines) {
     const auto evidence = evidence_of("stdout.log", line.text + "\n");
@@ -51,6 +56,43 @@ TEST(TextLog, lines_of_many_loops_give_position_and_value) {
       EXPECT_EQ(series->points[0].value, line.value) << line.text;
     }
   }
+}
+
+TEST(TextLog, what_is_compared_with_and_the_best_so_far_are_no_curves) {
+  const auto evidence = evidence_of("stdout.log",
+                                    "epoch 0 best_val_loss inf\nstep 1 min_loss=inf\nstep 1 max_grad_norm: inf\n"
+                                    "Namespace(loss=inf, lr=1e-3)\nargs: loss=inf\n");
+  for (const autopsy::Series& series : evidence.series) ADD_FAILURE() << series.name;
+}
+
+TEST(TextLog, a_share_of_a_bar_is_no_step) {
+  const auto evidence = evidence_of("stdout.log", "steps:  13%|# | 130/1600 [00:01<00:10, avr_loss=nan]\n");
+  for (const autopsy::Series& series : evidence.series) {
+    for (const autopsy::Point& point : series.points) EXPECT_NE(point.at, 13) << series.name;
+  }
+}
+
+TEST(TextLog, a_traceback_behind_a_bar_on_its_line_is_one) {
+  const auto evidence = evidence_of("stderr.log",
+                                    " 29%|#| 29/100 [00:01<00:01, 2.0it/s]Traceback (most recent call last):\n"
+                                    "  File \"train.py\", line 3, in <module>\n    loss.backward()\n"
+                                    "RuntimeError: Function 'SqrtBackward0' returned nan values in its 0th output.\n");
+  ASSERT_THAT(evidence.tracebacks, SizeIs(1));
+  EXPECT_EQ(evidence.tracebacks[0].backward, "SqrtBackward0");
+  EXPECT_TRUE(evidence.tracebacks[0].numeric);
+}
+
+TEST(TextLog, an_exception_about_numbers_is_one_whatever_it_is_called) {
+  const auto numeric = [](const std::string& code, const std::string& message) {
+    const auto evidence = evidence_of("stderr.log", "Traceback (most recent call last):\n  File \"train.py\", line 3, in <module>\n    " +
+                                                        code + "\n" + message + "\n");
+    return evidence.tracebacks.size() == 1 && evidence.tracebacks[0].numeric;
+  };
+  EXPECT_TRUE(numeric("Categorical(logits=x)", "ValueError: Expected parameter logits to satisfy the constraint, but found invalid values:"));
+  EXPECT_TRUE(numeric("assert not torch.isnan(loss).any()", "AssertionError"));
+  EXPECT_TRUE(numeric("torch.multinomial(p, 1)", "RuntimeError: probability tensor contains either `inf`, `nan` or element < 0"));
+  EXPECT_FALSE(numeric("assert x.shape == (3,)", "AssertionError"));
+  EXPECT_FALSE(numeric("x = data[7]", "IndexError: list index out of range"));
 }
 
 TEST(TextLog, prose_holds_no_loss) {

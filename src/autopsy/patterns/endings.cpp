@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the run ended where no curve says it: stopped_by_check, died_otherwise, healthy.
+#include <cmath>
+
 #include "src/autopsy/judge.h"
+#include "src/autopsy/limits.h"
 
 namespace nanhunt::autopsy {
 namespace {
@@ -60,6 +63,14 @@ std::optional<Guess> judge_healthy(const Curves& curves) {
   out.evidence.push_back({"all " + std::to_string(curves.loss.size()) + " losses are finite, the last " +
                               number_text(last.value) + " at " + position_text(curves.loss.series->unit, last.at),
                           curves.loss.series->source});
+  // A loss that grew without an end is not healthy, though it never became NaN.
+  const double first = std::abs(curves.loss.point(0).value), now = std::abs(last.value);
+  if (curves.loss.size() > 1 && first > 0 && now > limits::kGrownBy * first) {
+    out.confidence = Confidence::kPossible;
+    out.evidence.push_back({"it grew from " + number_text(curves.loss.point(0).value) + ": training diverged without a bad number",
+                            curves.loss.series->source});
+    out.checks = {"the learning rate and its warm-up"};
+  }
   return out;
 }
 

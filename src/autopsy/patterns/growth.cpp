@@ -76,6 +76,14 @@ std::optional<Guess> judge_first_step(const Curves& curves) {
   // Two good losses of a log with a line every hundred steps are no start.
   const bool early = loss.series->unit == Unit::kStep && at <= limits::kFirstSteps;
   if (loss.first_bad != 0 && !early) return std::nullopt;
+  // A log of another kind in the folder has losses that were good: this one holds means over much of the run. One of the
+  // same kind may be of another run.
+  const auto& sources = curves.evidence->sources;
+  for (const Series& other : curves.evidence->series) {
+    if (other.quantity != Quantity::kLoss || sources[other.source].format == sources[loss.series->source].format) continue;
+    const auto good = std::count_if(other.points.begin(), other.points.end(), [](const Point& point) { return is_finite(point.value); });
+    if (static_cast<std::size_t>(good) > loss.first_bad && other.points.size() > 1) return std::nullopt;
+  }
   Guess out;
   out.began = began_at(loss, loss.first_bad);
   const std::string where = position_text(loss.series->unit, at);

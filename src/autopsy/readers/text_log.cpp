@@ -50,6 +50,30 @@ std::string_view known_name(std::string_view name) {
   }
 }
 
+// Where the digits of a number end that has commas between its thousands: "1,130".
+std::size_t end_of_thousands(std::string_view line, std::size_t at, std::size_t end) {
+  const auto is_digit = [&](std::size_t i) { return i < line.size() && line[i] >= '0' && line[i] <= '9'; };
+  if (end - at > 3) return end;
+  for (std::size_t i = at; i < end; ++i)
+    if (!is_digit(i)) return end;
+  while (end < line.size() && line[end] == ',' && is_digit(end + 1) && is_digit(end + 2) && is_digit(end + 3) && !is_digit(end + 4)) end += 4;
+  return end;
+}
+
+// Without the colours of a terminal.
+std::string without_colour(std::string_view line) {
+  std::string text;
+  for (std::size_t at = 0; at < line.size(); ++at) {
+    if (line[at] != '\x1b' || at + 1 == line.size() || line[at + 1] != '[') {
+      text += line[at];
+      continue;
+    }
+    at += 2;
+    while (at < line.size() && (line[at] < '@' || line[at] > '~')) ++at;
+  }
+  return text;
+}
+
 void read_named_numbers(std::string_view line, LogRows& rows) {
   for (std::size_t at = 0; at < line.size();) {
     const bool begins = at == 0 || std::string_view(" \t:=|,([").find(line[at - 1]) != std::string_view::npos;
@@ -61,11 +85,20 @@ void read_named_numbers(std::string_view line, LogRows& rows) {
     while (end < line.size() && (is_name_part(line[end]) || line[end] == '+') && line[end] != '/') ++end;
     std::string_view word = line.substr(at, end - at);
     while (!word.empty() && (word.back() == '.' || word.back() == '-')) word.remove_suffix(1);
-    const auto number = parse_number(word);
-    if (number) {
+    auto number = parse_number(word);
+    const bool is_share = end < line.size() && line[end] == '%';  // of a bar
+    if (number && !is_share) {
       const std::string name = name_before(line, at);
       const std::string_view known = known_name(name);
-      if (!known.empty()) rows.add(known, *number);
+      if (!known.empty() && unit_of(known)) {
+        if (const std::size_t whole = end_of_thousands(line, at, end); whole != end) {
+          std::string digits(line.substr(at, whole - at));
+          std::erase(digits, ',');
+          number = parse_number(digits);
+          end = whole;
+        }
+      }
+      if (!known.empty() && number) rows.add(known, *number);
     }
     at = std::max(end, at + 1);
   }
@@ -157,9 +190,12 @@ void read_text_log(std::string_view file, std::string_view, EvidenceBuilder& out
   LogRows rows(out);
   TracebackLines tracebacks(out);
   bool first = true;
+  std::string plain;
   for (std::string_view line; next_line(file, line);) {
+    if (line.find('\x1b') != std::string_view::npos) line = plain = without_colour(line);
     if (!trimmed(line).empty() && std::exchange(first, false)) out.set_command(command_in(line));
     if (tracebacks.take(line) || read_scaler_message(line, out)) continue;
+    if (line.starts_with("Namespace(") || trimmed(line).starts_with("args:")) continue;  // settings, not results
     if (!read_dict(line, rows)) read_named_numbers(line, rows);
     rows.end();
   }

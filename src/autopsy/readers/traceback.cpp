@@ -36,7 +36,19 @@ bool speaks_of_bad_numbers(std::string_view exception, std::string_view message)
   for (const std::string_view word : {"nan", "nans", "inf", "infinite", "infinity", "nonfinite"}) {
     if (has_word(text, word)) return true;
   }
-  return text.find("non-finite") != std::string::npos || text.find("not finite") != std::string::npos;
+  // "found invalid values" is what torch.distributions says of NaN, with the tensor below.
+  for (const std::string_view words : {"non-finite", "not finite", "found invalid values", "probability tensor contains"}) {
+    if (text.find(words) != std::string::npos) return true;
+  }
+  return false;
+}
+
+// A line of code that asks whether numbers are finite.
+bool asks_of_bad_numbers(std::string_view code) {
+  for (const std::string_view word : {"isnan", "isinf", "isfinite"}) {
+    if (code.find(word) != std::string_view::npos) return true;
+  }
+  return false;
 }
 
 // Lines with which training scripts end themselves, without an exception.
@@ -94,8 +106,10 @@ bool TracebackLines::take(std::string_view line) {
     forward_open_ = true;
     return true;
   }
-  if (trimmed(line).starts_with("Traceback (most recent call last)")) {
+  // A progress bar may stand before it on the line.
+  if (line.find("Traceback (most recent call last)") != std::string_view::npos) {
     now_ = {};
+    code_.clear();
     open_ = true;
     forward_open_ = false;
     return true;
@@ -110,7 +124,10 @@ bool TracebackLines::take(std::string_view line) {
   }
   if (take_frame(line)) return true;
   const bool indented = line.starts_with(" ") || line.starts_with("\t");
-  if (line.empty() || indented) return true;
+  if (line.empty() || indented) {
+    if (const std::string_view code = trimmed(line); indented && code.find_first_not_of("^~ ") != std::string_view::npos) code_ = code;
+    return true;
+  }
   if (open_) {
     finish(line);
     return true;
@@ -129,7 +146,7 @@ void TracebackLines::finish(std::string_view line) {
   } else if (colon != std::string_view::npos) {
     now_.message = line.substr(colon + 2);
   }
-  now_.numeric = speaks_of_bad_numbers(now_.exception, now_.message);
+  now_.numeric = speaks_of_bad_numbers(now_.exception, now_.message) || asks_of_bad_numbers(code_);
   now_.backward = backward_in(now_.message);
   if (!now_.backward.empty() && now_.backward == forward_.backward && !forward_.file.empty()) {
     now_.file = forward_.file;  // the forward call says more than the line with backward()

@@ -22,6 +22,7 @@ class TracebackLines {
 
   EvidenceBuilder* out_;
   Traceback now_, forward_;  // forward_: of anomaly mode, the call that made what backward failed on
+  std::string code_;         // the last line of code in it
   bool open_ = false;        // within a traceback
   bool forward_open_ = false;
 };
