@@ -121,6 +121,10 @@ std::optional<Unit> unit_of(std::string_view name) {
   return std::nullopt;
 }
 
+void EvidenceBuilder::note_bad_line(std::string_view line) {
+  if (out_->bad_line.empty()) out_->bad_line = line.substr(0, kLongestName);
+}
+
 Series* EvidenceBuilder::find(Quantity quantity, std::string_view name, Unit unit) {
   name = name.substr(0, kLongestName);
   const std::size_t count = out_->series.size();

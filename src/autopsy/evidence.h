@@ -86,6 +86,7 @@ struct Evidence {
   std::vector<Checkpoint> checkpoints;
   std::vector<std::string> command;  // that started the run; empty: not known
   std::size_t command_source = 0;
+  std::string bad_line;  // of text, the first with a bare "nan" or "inf"; cut
   std::uint64_t files_seen = 0;
   std::uint64_t points = 0;  // of all series
   bool cut = false;          // more files, or more points, than are read
@@ -106,6 +107,7 @@ class EvidenceBuilder {
   void add_traceback(Traceback traceback);
   void add_skipped(double scale_after);
   void set_damage(std::string what);
+  void note_bad_line(std::string_view line);
 
   std::size_t source() const { return source_; }
 

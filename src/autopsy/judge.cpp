@@ -49,9 +49,11 @@ const Traceback* last_traceback(const Evidence& evidence) {
   return last;
 }
 
-std::string headline_of(const Judgement& judgement) {
+std::string headline_of(const Judgement& judgement, const Evidence& evidence) {
   switch (judgement.outcome) {
     case Outcome::kNothingToJudge:
+      if (!evidence.bad_line.empty())
+        return "the logs hold no loss under a name that is known, but a line says: " + evidence.bad_line;
       return "the logs hold no loss and no traceback: nothing can be judged";
     case Outcome::kDamaged:
       return "no bad number in what was read; some of it is damaged, or too much";
@@ -103,7 +105,7 @@ std::string position_text(Unit unit, double at) { return std::string(unit_name(u
 
 std::string growth_text(std::string_view what, const Growth& growth) {
   return std::string(what) + " grew from " + number_text(growth.level) + " to " + number_text(growth.highest) + ", " +
-         number_text(growth.ratio) + " times as much, with " + std::to_string(growth.rises) + " record highs";
+         number_text(growth.ratio) + " times as much, with " + std::to_string(growth.rises) + (growth.rises == 1 ? " record high" : " record highs");
 }
 
 Judgement judge(const Evidence& evidence) {
@@ -140,7 +142,7 @@ Judgement judge(const Evidence& evidence) {
     out.guesses = std::move(harmless);
   }
   if (out.guesses.size() > kMostGuesses) out.guesses.resize(kMostGuesses);
-  out.headline = headline_of(out);
+  out.headline = headline_of(out, evidence);
   return out;
 }
 

@@ -65,6 +65,12 @@ TEST(TextLog, what_is_compared_with_and_the_best_so_far_are_no_curves) {
   for (const autopsy::Series& series : evidence.series) ADD_FAILURE() << series.name;
 }
 
+TEST(TextLog, a_bad_number_under_a_name_that_is_not_known_is_quoted) {
+  const auto evidence = evidence_of("stdout.log", "[0/5][50/1583] Loss_D: 1.5 Loss_G: 2.5\n[0/5][51/1583] Loss_D: nan Loss_G: nan\n");
+  EXPECT_EQ(evidence.bad_line, "[0/5][51/1583] Loss_D: nan Loss_G: nan");
+  EXPECT_EQ(evidence_of("stdout.log", "info: nano banana, infinite scroll\n").bad_line, "");
+}
+
 TEST(TextLog, a_share_of_a_bar_is_no_step) {
   const auto evidence = evidence_of("stdout.log", "steps:  13%|# | 130/1600 [00:01<00:10, avr_loss=nan]\n");
   for (const autopsy::Series& series : evidence.series) {

@@ -126,8 +126,8 @@ std::optional<Guess> judge_periodic(const Curves& curves) {
                               " times and finite again" + (bad.ends_well ? " each time" : " in between"),
                           curve->series->source});
   if (is_finite(period)) {
-    out.evidence.push_back({"it came back every " + number_text(period) + " " + std::string(unit_name(unit)) +
-                                "s, first at " + position_text(unit, *out.began.first_bad),
+    const std::string each(unit_name(unit));
+    out.evidence.push_back({"it came back every " + (period == 1 ? each : number_text(period) + " " + each + "s") + ", first at " + position_text(unit, *out.began.first_bad),
                             curve->series->source});
   }
   out.unlikely = {"NaN in the weights: they would not have recovered"};

@@ -98,7 +98,7 @@ std::optional<Guess> judge_first_step(const Curves& curves) {
     out.checks = {"the inputs and labels of the first batch",
                   "the weights and the checkpoint that were loaded, for NaN", "masks that leave no element"};
   } else {
-    out.evidence.push_back({"only " + std::to_string(loss.first_bad) + " good losses came before " +
+    out.evidence.push_back({"only " + std::to_string(loss.first_bad) + (loss.first_bad == 1 ? " good loss came before " : " good losses came before ") +
                                 number_text(loss.point(loss.first_bad).value) + " at " + where,
                             loss.series->source});
     out.checks = {"the first updates: the optimizer's eps in 16 bits, the learning rate without warm-up",

@@ -74,6 +74,20 @@ std::string without_colour(std::string_view line) {
   return text;
 }
 
+bool holds_bad_number(std::string_view line) {
+  for (std::size_t at = 0; at < line.size();) {
+    std::size_t end = at;
+    while (end < line.size() && is_name_part(line[end])) ++end;
+    const std::string_view word = line.substr(at, end - at);
+    if (word.size() >= 3 && word.size() <= 9) {
+      const auto number = parse_number(word);
+      if (number && !is_finite(*number)) return true;
+    }
+    at = std::max(end, at + 1);
+  }
+  return false;
+}
+
 void read_named_numbers(std::string_view line, LogRows& rows) {
   for (std::size_t at = 0; at < line.size();) {
     const bool begins = at == 0 || std::string_view(" \t:=|,([").find(line[at - 1]) != std::string_view::npos;
@@ -196,6 +210,7 @@ void read_text_log(std::string_view file, std::string_view, EvidenceBuilder& out
     if (!trimmed(line).empty() && std::exchange(first, false)) out.set_command(command_in(line));
     if (tracebacks.take(line) || read_scaler_message(line, out)) continue;
     if (line.starts_with("Namespace(") || trimmed(line).starts_with("args:")) continue;  // settings, not results
+    if (holds_bad_number(line)) out.note_bad_line(trimmed(line));
     if (!read_dict(line, rows)) read_named_numbers(line, rows);
     rows.end();
   }
