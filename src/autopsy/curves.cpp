@@ -45,6 +45,24 @@ Curve choose(const Evidence& evidence, Quantity quantity, const Series* like) {
   return best;
 }
 
+double lowest_of(const Series& series) {
+  double lowest = kUnknown;
+  for (const Point& point : series.points) {
+    if (is_finite(point.value) && !(point.value >= lowest)) lowest = point.value;
+  }
+  return lowest;
+}
+
+// A loss scale that fell below what scales anything up says more than another one that stands still: what a scaler notes
+// at each overflow beside the column of a table.
+void prefer_fallen_scale(const Evidence& evidence, Curve& scale) {
+  for (const Series& series : evidence.series) {
+    if (series.quantity != Quantity::kLossScale || !scale.there() || !is_curve(evidence, series)) continue;
+    if (lowest_of(series) < limits::kLowestScale && !(lowest_of(*scale.series) < limits::kLowestScale))
+      scale = {&series, first_bad_of(series)};
+  }
+}
+
 void fill_scales(Curves& curves) {
   if (curves.scale.size() > 1) {
     for (const Point& point : curves.scale.series->points) {
@@ -161,6 +179,7 @@ Curves choose_curves(const Evidence& evidence) {
   out.grad_norm = choose(evidence, Quantity::kGradNorm, out.loss.series);
   out.learning_rate = choose(evidence, Quantity::kLearningRate, out.loss.series);
   out.scale = choose(evidence, Quantity::kLossScale, out.loss.series);
+  prefer_fallen_scale(evidence, out.scale);
   out.skipped = choose(evidence, Quantity::kSkipped, out.loss.series);
   fill_scales(out);
   return out;

@@ -61,6 +61,18 @@ TEST(Patterns, a_loss_that_grew_a_thousandfold_is_not_surely_healthy) {
   EXPECT_EQ(first_of(curves_of({{"loss", {3, 30, 3e3, 30, 2}}})), "healthy!");
 }
 
+TEST(Patterns, notes_of_overflows_outrank_a_column_of_the_scale_that_stands_still) {
+  std::string table, notes;
+  double scale = 128;
+  for (int step = 0; step < 20; ++step) {
+    table += "num_updates: " + std::to_string(step) + " | loss: 2.5 | loss_scale: 128\n";
+    scale /= 2;
+    notes += "NOTE: gradient overflow detected, ignoring gradient, setting loss scale to: " + std::to_string(scale) + "\n";
+  }
+  EXPECT_EQ(first_of(evidence_of("train.log", table)), "healthy!");
+  EXPECT_THAT(guesses_of(evidence_of("train.log", table + notes)), Contains(StartsWith("scaler_collapsing")));
+}
+
 TEST(Patterns, a_first_loss_that_is_bad_points_to_the_set_up) {
   EXPECT_EQ(first_of(curves_of({{"loss", {kNan, kNan, kNan}}})), "first_step!");
   EXPECT_EQ(first_of(evidence_of("m.jsonl", "{\"step\":50,\"loss\":NaN}\n")), "first_step");
