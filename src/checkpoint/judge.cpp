@@ -32,7 +32,8 @@ std::string_view last_name(std::string_view name) {
 }
 
 bool has_word(std::string_view name, std::initializer_list<std::string_view> words) {
-  return std::any_of(words.begin(), words.end(), [&](std::string_view word) { return name.find(word) != std::string_view::npos; });
+  return std::any_of(words.begin(), words.end(),
+                     [&](std::string_view word) { return name.find(word) != std::string_view::npos; });
 }
 
 bool is_optimizer_state(const std::string& name) {
@@ -45,20 +46,25 @@ bool is_zeros_and_ones(const TensorStats& s) {
   return (!s.has_finite() || (s.min >= 0 && s.max <= 1)) && (!s.has_nonzero() || s.amin_nonzero == 1);
 }
 
+// What training updates under these names.
+bool is_trained_by_name(std::string_view name) {
+  const bool one_of = name == "weight" || name == "bias" || name == "gamma" || name == "beta" || name == "scale";
+  return one_of || name.starts_with("running_") || name.ends_with("proj_bias") || has_word(name, {"lora"});
+}
+
 // Whether -Inf alone is meant: a mask that is added to scores. What training updates starts at 0 or 1 and is none.
 bool is_infinite_mask(const Tensor& tensor, const TensorResult& result) {
   const TensorStats& s = result.stats;
   if (s.nan != 0 || s.pos_inf != 0 || s.neg_inf == 0 || is_optimizer_state(tensor.name)) return false;
   const std::string_view name = last_name(tensor.name);
-  if (name == "weight" || (name == "bias" && tensor.sizes.size() < 2) || name.starts_with("running_")) return false;
-  const bool named = has_word(name, {"mask", "_bias", "causal", "alibi"});
+  if (is_trained_by_name(name)) return false;
+  const bool named = has_word(name, {"mask", "attn_bias", "attention_bias", "suppress", "causal", "alibi"});
   const std::size_t rank = tensor.sizes.size();
   // All above the diagonal and nothing else, whatever stands below.
-  if (rank >= 2 && tensor.sizes[rank - 1] == tensor.sizes[rank - 2] && tensor.sizes[rank - 1] > 1) {
-    const std::int64_t n = tensor.sizes[rank - 1];
-    if (s.neg_inf == s.numel / (n * n) * (n * (n - 1) / 2) && result.first.size() == rank && result.first[rank - 2] == 0 &&
-        result.first[rank - 1] == 1)
-      return true;
+  if (rank >= 2 && tensor.sizes[rank - 1] == tensor.sizes[rank - 2] && tensor.sizes[rank - 1] > 3) {
+    const std::int64_t n = tensor.sizes[rank - 1], above = s.numel / (n * n) * (n * (n - 1) / 2);
+    const std::vector<std::int64_t>& first = result.first;
+    if (s.neg_inf == above && first.size() == rank && first[rank - 2] == 0 && first[rank - 1] == 1) return true;
   }
   return is_zeros_and_ones(s) && (named || rank >= 2);
 }
@@ -66,10 +72,13 @@ bool is_infinite_mask(const Tensor& tensor, const TensorResult& result) {
 // A value that something keeps about the training, and that no weight is computed from.
 bool is_kept_value(const Tensor& tensor, const TensorStats& s) {
   const std::string_view name = last_name(tensor.name);
-  if (is_optimizer_state(tensor.name) || name == "weight" || name == "bias" || name.starts_with("running_")) return false;
-  if (has_word(name, {"min_val", "max_val"}) || name.starts_with("best")) return true;
+  if (is_optimizer_state(tensor.name) || is_trained_by_name(name)) return false;
+  // Ranges begin the wrong way round; what they have seen since is finite.
+  if (has_word(name, {"min_val"})) return s.nan == 0 && s.neg_inf == 0;
+  if (has_word(name, {"max_val"})) return s.nan == 0 && s.pos_inf == 0;
+  if (name.starts_with("best")) return true;
   if (tensor.sizes.size() > 1) return false;
-  const bool is_range = has_word(name, {"edge", "bin", "boundar", "quantile"}) || (s.pos_inf == 0 && is_zeros_and_ones(s));
+  const bool is_range = has_word(name, {"edge", "bins", "boundar", "quantile"}) || (s.pos_inf == 0 && is_zeros_and_ones(s));
   return (is_range && s.nan == 0) || (has_word(name, {"loss", "history"}) && name != "loss_scale");
 }
 
@@ -100,7 +109,8 @@ Finding nonfinite(const Tensor& tensor, const TensorResult& result) {
   } else if (is_kept_value(tensor, s)) {
     out.severity = Severity::kWarning;
     out.id = "nonfinite-value";
-    out.meaning = "It looks like a range, a best score or a list of losses, which may begin as Inf; no weight is harmed by such a one. "
+    out.meaning =
+        "It looks like a range, a best score or a list of losses, which may begin as Inf; no weight is harmed by such. "
                   "If it is trained or computed with, go back to a checkpoint in which it is finite.";
   } else {
     out.severity = Severity::kFault;
@@ -212,13 +222,17 @@ Judgement judge(const Checkpoint& checkpoint, const std::vector<TensorResult>& r
     if (last_name(tensor.name) == "running_var" && result.stats.min < 0) {
       out.findings.push_back({Severity::kFault, "negative-variance", tensor.name,
                               fmt::format("smallest {}", format_number(result.stats.min)),
-                              "A variance below 0 gives NaN in the next evaluation. Go back to a checkpoint in which it is not."});
+                              "A variance below 0 gives NaN in the next evaluation. Go back to a checkpoint in which "
+                              "it is not."});
     }
     judge_range(tensor, result.stats, has_scale(tensor.name, names), out.findings);
   }
   for (const Scalar& scalar : checkpoint.scalars) {
-    if (std::isfinite(scalar.value) || scalar.name.find("param_groups.") == std::string::npos) continue;
-    if (!has_word(scalar.name, {".lr", "initial_lr", ".eps", ".betas", "weight_decay", ".momentum", ".alpha", ".rho"})) continue;
+    if (std::isfinite(scalar.value) || !has_word(scalar.name, {"param_groups."})) continue;
+    // A bound may be infinite; what is multiplied with may not, and NaN is no bound.
+    const bool bound = !has_word(last_name(scalar.name), {"lr", "eps", "decay", "momentum", "alpha", "lambd", "rho"}) &&
+                       !has_word(scalar.name, {".betas"});
+    if (bound && !std::isnan(scalar.value)) continue;
     out.findings.push_back({Severity::kFault, "nonfinite-setting", scalar.name, format_number(scalar.value),
                             "The optimizer's next step makes every parameter of this group not finite. Set it anew."});
   }

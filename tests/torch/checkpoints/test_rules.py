@@ -91,6 +91,16 @@ CASES = {
     ),
     "a bias of a mask": ({"suppress_bias": torch.tensor([0.0, -math.inf])}, {"infinite-mask": "info"}),
     "-inf in a bias": ({"fc.bias": torch.tensor([0.0, -math.inf, 1.0])}, {"nonfinite-tensor": "fault"}),
+    "-inf in the bias of attention": (
+        {"attn.in_proj_bias": torch.tensor([0.0, -math.inf])},
+        {"nonfinite-tensor": "fault"},
+    ),
+    "-inf in a gamma": ({"norm.gamma": torch.tensor([1.0, -math.inf])}, {"nonfinite-tensor": "fault"}),
+    "-inf in a lora": ({"lora_A": torch.tensor([[0.0, -math.inf], [0.0, 0.0]])}, {"nonfinite-tensor": "fault"}),
+    "an observer that has seen inf": ({"observer.max_val": torch.tensor(math.inf)}, {"nonfinite-tensor": "fault"}),
+    "inf in a combination": ({"moe.combine": torch.tensor([0.5, math.inf])}, {"nonfinite-tensor": "fault"}),
+    "a bound of nan": ({"param_groups": [{"max_lr": math.nan, "params": [0]}]}, {"nonfinite-setting": "fault"}),
+    "a bound of inf": ({"param_groups": [{"max_norm": math.inf, "params": [0]}]}, {}),
     "-inf in a weight of zeros": ({"fc.weight": torch.tensor([[0.0, -math.inf]])}, {"nonfinite-tensor": "fault"}),
     "-inf in a running mean": ({"bn.running_mean": torch.tensor([0.0, -math.inf])}, {"nonfinite-tensor": "fault"}),
     "-inf in a momentum": (
