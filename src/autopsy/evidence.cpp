@@ -110,6 +110,7 @@ std::optional<Quantity> quantity_of(std::string_view name) {
 }
 
 std::optional<Unit> unit_of(std::string_view name) {
+  if (name.starts_with("nanhunt/")) return std::nullopt;  // ours, in a row of the program's
   const std::vector<std::string> words = words_of(name);
   if (words.empty() || words.size() > 3) return std::nullopt;
   if (has_any({words.back()}, {"step", "steps", "iter", "iters", "iteration", "it", "updates"}) &&

@@ -98,6 +98,7 @@ TEST(TextLog, an_exception_about_numbers_is_one_whatever_it_is_called) {
   EXPECT_TRUE(numeric("assert not torch.isnan(loss).any()", "AssertionError"));
   EXPECT_TRUE(numeric("torch.multinomial(p, 1)", "RuntimeError: probability tensor contains either `inf`, `nan` or element < 0"));
   EXPECT_FALSE(numeric("assert x.shape == (3,)", "AssertionError"));
+  EXPECT_FALSE(numeric("torch.isnan(big).any()", "torch.OutOfMemoryError: CUDA out of memory."));
   EXPECT_FALSE(numeric("x = data[7]", "IndexError: list index out of range"));
 }
 

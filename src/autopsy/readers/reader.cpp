@@ -38,7 +38,7 @@ constexpr Reader kReaders[] = {
      read_json_lines},
     {"text",
      [](std::string_view name) {
-       return ends_with_any(name, {".log", ".out", ".err", ".txt"}) && !name.starts_with("debug");  // W&B's own
+       return ends_with_any(name, {".log", ".out", ".err", ".txt"});
      },
      read_text_log},
 };

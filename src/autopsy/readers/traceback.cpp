@@ -146,7 +146,8 @@ void TracebackLines::finish(std::string_view line) {
   } else if (colon != std::string_view::npos) {
     now_.message = line.substr(colon + 2);
   }
-  now_.numeric = speaks_of_bad_numbers(now_.exception, now_.message) || asks_of_bad_numbers(code_);
+  now_.numeric = speaks_of_bad_numbers(now_.exception, now_.message) ||
+                 (now_.exception.ends_with("AssertionError") && asks_of_bad_numbers(code_));
   now_.backward = backward_in(now_.message);
   if (!now_.backward.empty() && now_.backward == forward_.backward && !forward_.file.empty()) {
     now_.file = forward_.file;  // the forward call says more than the line with backward()

@@ -132,7 +132,8 @@ class CheckpointGuard:
             kept = f"; the last good one is {good[0].name}, kept in {good[1]}" if good is not None else ""
             self._say(f"nanhunt: checkpoint {place}: {headline}{kept}")
         elif place.exists():  # else it was rotated away meanwhile
-            self._note(f"checkpoints: {place.name} could not be judged: {done.stderr.strip()[:200]}")
+            why = str(_object(done.stdout).get("headline") or done.stderr.strip())[:200]
+            self._note(f"checkpoints: {place.name} could not be judged: {why}")
 
     def _keep(self, place: Path, state: _State) -> None:
         """A copy in the run folder, whole or not at all; then that of the series' last one goes."""
@@ -152,6 +153,7 @@ class CheckpointGuard:
                 shutil.copy2(place, making)
             if _State.of(place) != state:  # it was saved again, or is being rotated away: that one was not judged
                 _remove(making)
+                self._note("checkpoints: good ones that were saved over or taken away before they could be kept")
                 return
         except OSError as error:
             _remove(making)
