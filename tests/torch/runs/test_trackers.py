@@ -34,6 +34,7 @@ def alone(monkeypatch, tmp_path):
         "MLFLOW_ALLOW_FILE_STORE": "true",
     }.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.delenv("NANHUNT_LOG_TO", raising=False)
     monkeypatch.chdir(tmp_path)
 
 

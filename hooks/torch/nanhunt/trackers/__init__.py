@@ -8,6 +8,7 @@ with the headline and where its report is. A module of this package is one track
 from __future__ import annotations
 
 import math
+import os
 import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
@@ -59,6 +60,8 @@ class Trackers:
 
     def use(self, log_to: Any) -> None:
         """AUTO, OFF, or what is written to instead of what could be found."""
+        if isinstance(log_to, str) and log_to == AUTO and os.environ.get("NANHUNT_LOG_TO") == OFF:
+            log_to = OFF
         self.off, self._finds = isinstance(log_to, str) and log_to == OFF, isinstance(log_to, str)
         if not self._finds:
             given = log_to if isinstance(log_to, (list, tuple)) else [log_to]
