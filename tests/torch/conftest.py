@@ -12,7 +12,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "hooks" / "torch"), str(Path(__file__).parent)]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("NANHUNT_LOG_TO", "off")  # what one test has imported or left open is no other one's tracker
 
 if "NANHUNT_LIBRARY" not in os.environ:
     build = Path(os.environ.get("NANHUNT_BUILD_DIR", ROOT / "build" / "dev"))

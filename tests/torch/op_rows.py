@@ -179,7 +179,7 @@ class KeptRows:
         data, word, offset, layout = words
         return Use(slot, ROLES[role], data, (word >> 24, word & 0xffffff), offset, self._layouts[layout])
 
-    def step(self, step, skipped, loss, lr, scale, ending=lib.BY_OPTIMIZER, message=""):
+    def step(self, step, skipped, loss, lr, scale, ending=lib.BY_OPTIMIZER, message="", watch_ns=0):
         self.steps.append({"step": step, "skipped": skipped, "loss": loss})
 
     def scaler(self, **fields):

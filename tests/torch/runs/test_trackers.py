@@ -119,6 +119,16 @@ def test_off_writes_nothing_also_where_one_is_open(tmp_path):
     assert set(scalars(tmp_path / "tb")) == {"loss"}
 
 
+def test_the_environment_turns_off_what_is_found_and_not_what_is_given(tmp_path, monkeypatch):
+    tensorboard = pytest.importorskip("torch.utils.tensorboard", reason="tensorboard is not installed")
+    monkeypatch.setenv("NANHUNT_LOG_TO", "off")
+    rows = []
+    with tensorboard.SummaryWriter(tmp_path / "tb") as writer:
+        train(each=lambda step, loss: writer.add_scalar("loss", loss, step), out="run")
+        train(out="given", log_to=lambda numbers, step: rows.append(numbers))
+    assert set(scalars(tmp_path / "tb")) == {"loss"} and rows
+
+
 def scalars(folder):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

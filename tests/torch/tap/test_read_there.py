@@ -43,7 +43,8 @@ def copied(notes):
 
 
 def steps_of(run):
-    return repr([{k: v for k, v in row.items() if k not in ("end_seq", "wall_ns")} for row in run.records("steps")])
+    volatile = ("end_seq", "wall_ns", "watch_ns")
+    return repr([{k: v for k, v in row.items() if k not in volatile} for row in run.records("steps")])
 
 
 def told(run):
