@@ -41,20 +41,6 @@ std::string clip(std::string_view raw, std::size_t limit) {
   return text + "…";
 }
 
-std::string format_count(std::uint64_t n) {
-  std::string digits = std::to_string(n);
-  for (std::size_t at = digits.size(); at > 3;) {
-    at -= 3;
-    digits.insert(at, 1, ',');
-  }
-  return digits;
-}
-
-std::string format_signed_count(std::int64_t n) {
-  if (n >= 0) return format_count(static_cast<std::uint64_t>(n));
-  return std::string("-").append(format_count(0 - static_cast<std::uint64_t>(n)));
-}
-
 std::string format_bytes(std::uint64_t n) {
   if (n < 1024) return format_count(n) + (n == 1 ? " byte" : " bytes");
   static constexpr std::string_view kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
@@ -94,16 +80,6 @@ std::string format_share(std::int64_t part, std::int64_t whole) {
   const std::string text = format_signed_count(part) + " of " + format_signed_count(whole);
   if (whole <= 0 || part < 0 || part > whole) return text;
   return text + " (" + format_percent(static_cast<double>(part) / static_cast<double>(whole)) + ")";
-}
-
-std::string format_dims(const std::vector<std::int64_t>& dims, std::size_t limit) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < dims.size() && i < limit; ++i) {
-    if (i != 0) text += ", ";
-    text += std::to_string(dims[i]);
-  }
-  if (dims.size() > limit) text += ", …";
-  return text + "]";
 }
 
 std::string join(const std::vector<std::string>& parts, std::string_view between) {

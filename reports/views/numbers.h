@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "src/core/counts.h"
+
 namespace nanhunt::reports {
 
 // Longest texts a view shows, in bytes after printable(); what is cut ends in "…".
@@ -18,13 +20,13 @@ inline constexpr std::size_t kParagraphLimit = 4000;
 // printable(), cut at a character boundary.
 std::string clip(std::string_view raw, std::size_t limit);
 
-std::string format_count(std::uint64_t n);  // "1,234,567"
-std::string format_signed_count(std::int64_t n);
+using nanhunt::format_count;
+using nanhunt::format_dims;
+using nanhunt::format_signed_count;
 std::string format_bytes(std::uint64_t n);                        // "1.2 MiB"
 std::string format_short(double value, int digits = 6);           // significant digits; "NaN", "+Inf", "-Inf"
 std::string format_percent(double share);                         // "0.29 %"; "0 %" and "100 %" mean none and all
 std::string format_share(std::int64_t part, std::int64_t whole);  // "12 of 4,096 (0.29 %)"
-std::string format_dims(const std::vector<std::int64_t>& dims, std::size_t limit = 16);  // "[128, 64]"
 std::string join(const std::vector<std::string>& parts, std::string_view between);
 // "1 step", "2 steps"
 std::string plural(std::uint64_t n, std::string_view one, std::string_view many);

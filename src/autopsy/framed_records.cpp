@@ -6,6 +6,7 @@
 #include <span>
 
 #include "src/autopsy/protobuf_fields.h"
+#include "src/core/byte_order.h"
 #include "src/trace/encoding/crc32c.h"
 
 namespace nanhunt::autopsy {

@@ -56,7 +56,7 @@ std::optional<Resume> resume_from(const Evidence& evidence, const Judgement& jud
   out.checkpoint = best;
   out.text = "resume from " + best->path + " (saved at step " + std::to_string(best->step);
   if (began->first_bad) out.text += ", before the first bad number, logged at step " + number_text(*began->first_bad);
-  out.text += best->has_state ? "; its own log has none)" : "; whether its weights are sound is not known)";
+  out.text += best->has_state ? "; its own log has none)" : "; whether its weights are sound: nanhunt check)";
   return out;
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/autopsy/protobuf_fields.h"
+#include "src/core/byte_order.h"
 
 #include <bit>
 
@@ -7,14 +8,6 @@ namespace nanhunt::autopsy {
 
 double ProtobufField::as_double() const { return std::bit_cast<double>(value); }
 double ProtobufField::as_float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(value)); }
-
-std::uint64_t load_little_endian(std::string_view bytes, std::size_t count) {
-  std::uint64_t value = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    value |= static_cast<std::uint64_t>(static_cast<unsigned char>(bytes[i])) << (8 * i);
-  }
-  return value;
-}
 
 bool ProtobufFields::fail() {
   damaged_ = true;

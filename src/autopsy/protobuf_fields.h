@@ -37,7 +37,4 @@ class ProtobufFields {
   bool damaged_ = false;
 };
 
-// Little-endian, as both formats store numbers. `bytes` must hold them.
-std::uint64_t load_little_endian(std::string_view bytes, std::size_t count);
-
 }  // namespace nanhunt::autopsy

@@ -47,11 +47,4 @@ std::string FileBytes::text(std::uint64_t offset, std::size_t n) const {
   return out;
 }
 
-std::uint64_t little_endian(const void* at, std::size_t bytes) {
-  const auto* p = static_cast<const unsigned char*>(at);
-  std::uint64_t value = 0;
-  for (std::size_t i = bytes; i-- > 0;) value = value << 8 | p[i];
-  return value;
-}
-
 }  // namespace nanhunt::checkpoint

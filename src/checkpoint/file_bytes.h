@@ -30,9 +30,6 @@ class FileBytes {
   std::uint64_t size_ = 0;
 };
 
-// Little-endian; the caller has checked that `at` has so many bytes.
-std::uint64_t little_endian(const void* at, std::size_t bytes);
-
 // Whether [begin, begin + length) lies within `size`, without overflow.
 inline bool lies_within(std::uint64_t begin, std::uint64_t length, std::uint64_t size) {
   return begin <= size && length <= size - begin;

@@ -10,6 +10,7 @@
 #include <unordered_set>
 
 #include "src/checkpoint/optimizer_rules.h"
+#include "src/core/counts.h"
 #include "src/core/text.h"
 
 namespace nanhunt::checkpoint {
@@ -19,12 +20,6 @@ constexpr double kSubnormalShare = 0.10;
 constexpr std::int64_t kFewElements = 32;
 
 bool is_narrow(DType dtype) { return dtype == DType::kF16 || dtype == DType::kE4M3FN || dtype == DType::kE5M2; }
-
-std::string index_text(const std::vector<std::int64_t>& index) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < index.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(index[i]);
-  return text + "]";
-}
 
 std::string_view last_name(std::string_view name) {
   const std::size_t at = name.find_last_of(".:");
@@ -98,8 +93,8 @@ Finding nonfinite(const Tensor& tensor, const TensorResult& result) {
   out.count = s.nonfinite();
   std::string counts;
   for (const auto& [n, word] : {std::pair(s.nan, "NaN"), std::pair(s.pos_inf, "+Inf"), std::pair(s.neg_inf, "-Inf")})
-    if (n > 0) counts += (counts.empty() ? "" : ", ") + fmt::format("{} {}", grouped(n), word);
-  out.numbers = fmt::format("{} of {}, first at {}", counts, grouped(s.numel), index_text(result.first));
+    if (n > 0) counts += (counts.empty() ? "" : ", ") + fmt::format("{} {}", format_signed_count(n), word);
+  out.numbers = fmt::format("{} of {}, first at {}", counts, format_signed_count(s.numel), format_dims(result.first));
   if (is_infinite_mask(tensor, result)) {
     out.id = "infinite-mask";
     out.meaning = "It looks like a mask: -Inf among zeros and ones, which is meant.";
@@ -133,7 +128,7 @@ void judge_range(const Tensor& tensor, const TensorStats& s, bool scaled, std::v
   const std::int64_t nonzero = s.finite() - s.zero;
   if (tensor.sizes.size() >= 2 && s.numel > 1 && s.zero == s.numel && !is_optimizer_state(tensor.name)) {
     findings.push_back({Severity::kInfo, "mostly-zero", tensor.name,
-                        fmt::format("all {} elements are 0", grouped(s.numel)),
+                        fmt::format("all {} elements are 0", format_signed_count(s.numel)),
                         "Meant for what starts at 0, such as the second factor of LoRA; else it was never trained or "
                         "has underflowed."});
   }
@@ -141,7 +136,8 @@ void judge_range(const Tensor& tensor, const TensorStats& s, bool scaled, std::v
       static_cast<double>(s.subnormal) > kSubnormalShare * static_cast<double>(nonzero)) {
     findings.push_back(
         {Severity::kInfo, "mostly-subnormal", tensor.name,
-         fmt::format("{} of {} nonzero elements are subnormal", grouped(s.subnormal), grouped(nonzero)),
+         fmt::format("{} of {} nonzero elements are subnormal", format_signed_count(s.subnormal),
+                     format_signed_count(nonzero)),
          "They have lost precision and are close to rounding to 0. Keep it in bf16 or fp32, or scale it.",
          s.subnormal});
   }
@@ -182,12 +178,6 @@ std::string_view severity_word(Severity severity) {
       return "info";
   }
   return "";
-}
-
-std::string grouped(std::int64_t n) {
-  std::string text = std::to_string(n);
-  for (std::size_t at = text.size(); at > 3 + (n < 0 ? 1u : 0u);) text.insert(at -= 3, ",");
-  return text;
 }
 
 std::size_t Judgement::count(Severity severity) const {

@@ -15,8 +15,6 @@ namespace nanhunt::checkpoint {
 enum class Severity : std::uint8_t { kFault, kWarning, kInfo };
 std::string_view severity_word(Severity severity);
 
-std::string grouped(std::int64_t n);  // "4,096"
-
 struct Finding {
   Severity severity = Severity::kInfo;
   std::string id;          // "nonfinite-tensor"

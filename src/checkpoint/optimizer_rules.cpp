@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "src/core/counts.h"
 #include "src/core/text.h"
 
 namespace nanhunt::checkpoint {
@@ -90,7 +91,8 @@ void judge_second_moment(const Checkpoint& checkpoint, const std::vector<TensorR
   out.id = "second-moment-zero";
   out.tensor = tensor.name;
   out.count = zeros.zeros;
-  out.numbers = fmt::format("{} of {} are 0 where exp_avg is not", grouped(zeros.zeros), grouped(s.numel));
+  out.numbers = fmt::format("{} of {} are 0 where exp_avg is not", format_signed_count(zeros.zeros),
+                            format_signed_count(s.numel));
   const bool divides_by_zero = eps && round_to(*tensor.dtype, *eps) == 0;
   const bool coarse = *tensor.dtype != DType::kF32 && *tensor.dtype != DType::kF64;
   if (divides_by_zero) {
@@ -168,7 +170,7 @@ void judge_optimizer_state(const Checkpoint& checkpoint, const std::vector<Tenso
   for (const auto& [key, one] : vanished) {
     findings.push_back({Severity::kWarning, "eps-vanishes", one.tensor,
                         fmt::format("eps {} rounds to 0 in {}, of {} tensors", format_number(one.eps), key.first,
-                                    grouped(one.tensors)),
+                                    format_signed_count(one.tensors)),
                         "Where the second moment is 0 the update divides by 0. Keep the state in fp32, or raise eps.",
                         one.tensors});
   }

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "src/checkpoint/file_bytes.h"
+#include "src/core/byte_order.h"
 
 namespace nanhunt::checkpoint {
 namespace {
@@ -71,7 +72,7 @@ class Machine {
   bool take_number(std::size_t n, std::uint64_t& out) {
     std::string_view raw;
     if (!take_bytes(n, raw)) return false;
-    out = little_endian(raw.data(), n);
+    out = load_little_endian(raw.data(), n);
     return true;
   }
   bool take_line(std::string_view& out) {
@@ -133,7 +134,7 @@ class Machine {
     std::string_view raw;
     if (!take_number(length_bytes, n) || !take_bytes(n, raw)) return Step::kShort;
     if (raw.size() > 8) return push({.kind = PickleKind::kInt, .big = true});
-    std::uint64_t value = raw.empty() ? 0 : little_endian(raw.data(), raw.size());
+    std::uint64_t value = raw.empty() ? 0 : load_little_endian(raw.data(), raw.size());
     if (!raw.empty() && raw.size() < 8 && (static_cast<unsigned char>(raw.back()) & 0x80) != 0)
       value |= ~std::uint64_t{0} << (8 * raw.size());
     return push_int(static_cast<std::int64_t>(value));

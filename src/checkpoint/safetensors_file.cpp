@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "src/checkpoint/read_file.h"
+#include "src/core/byte_order.h"
 #include "src/trace/run/safetensors.h"
 
 namespace nanhunt::checkpoint {
@@ -19,7 +20,7 @@ bool is_integer_format(const std::string& format) {
 Status read_safetensors_file(const FileBytes& file, const std::string& prefix, Checkpoint& out) {
   const std::string what = "'" + file.path() + "'";
   const std::string begin = file.text(0, trace::kSafetensorsLengthBytes);
-  const std::uint64_t length = begin.empty() ? 0 : little_endian(begin.data(), begin.size());
+  const std::uint64_t length = begin.empty() ? 0 : load_little_endian(begin.data(), begin.size());
   const std::uint64_t data_at = trace::kSafetensorsLengthBytes + length;
   if (begin.empty() || length > kCheckpointLimits.header_bytes || data_at > file.size())
     return {StatusCode::kUnreadable, what +

@@ -9,6 +9,7 @@
 #include "src/checkpoint/read_file.h"
 #include "src/checkpoint/torch_values.h"
 #include "src/checkpoint/zip_index.h"
+#include "src/core/byte_order.h"
 
 namespace nanhunt::checkpoint {
 namespace {
@@ -118,7 +119,7 @@ Status read_torch_legacy(const FileBytes& file, const std::string& prefix, Check
     const PickleValue& key = keys.pickle.at(ref);
     const auto size = bytes_of.find(std::string(key.text));
     const std::string count = file.text(at, 8);
-    const std::uint64_t numel = count.empty() ? 0 : little_endian(count.data(), 8);
+    const std::uint64_t numel = count.empty() ? 0 : load_little_endian(count.data(), 8);
     if (cut || count.empty() || size == bytes_of.end() || size->second == 0 ||
         numel > (file.size() - at - 8) / size->second) {
       cut = true;  // where the next one begins is not known either

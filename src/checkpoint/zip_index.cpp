@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/checkpoint/zip_index.h"
+#include "src/core/byte_order.h"
 
 #include <algorithm>
 #include <array>
@@ -27,14 +28,14 @@ struct Directory {
 bool read_zip64_extra(std::string_view extra, bool size, bool stored, bool offset, ZipEntry& entry,
                       std::uint64_t& stored_size, std::uint64_t& header_at) {
   while (extra.size() >= 4) {
-    const std::uint64_t id = little_endian(extra.data(), 2), bytes = little_endian(extra.data() + 2, 2);
+    const std::uint64_t id = load_little_endian(extra.data(), 2), bytes = load_little_endian(extra.data() + 2, 2);
     extra.remove_prefix(4);
     if (bytes > extra.size()) return false;
     if (id == 1) {
       std::string_view field = extra.substr(0, bytes);
       const auto take = [&field](std::uint64_t& value) {
         if (field.size() < 8) return false;
-        value = little_endian(field.data(), 8);
+        value = load_little_endian(field.data(), 8);
         field.remove_prefix(8);
         return true;
       };
@@ -51,18 +52,18 @@ std::optional<Directory> find_directory(const FileBytes& file, std::uint64_t at,
   const std::size_t found = end.rfind("PK\x05\x06");
   if (found == std::string::npos || end.size() - found < kEndBytes) return std::nullopt;
   const char* p = end.data() + found;
-  Directory out{little_endian(p + 16, 4), little_endian(p + 12, 4), little_endian(p + 10, 2)};
+  Directory out{load_little_endian(p + 16, 4), load_little_endian(p + 12, 4), load_little_endian(p + 10, 2)};
   const std::uint64_t end_at = tail - found;  // from the archive's end
   if (out.at != kSaturated && out.bytes != kSaturated && out.entries != 0xffff) return out;
   if (length < end_at + kZip64LocatorBytes) return std::nullopt;
   const std::string locator = file.text(at + length - end_at - kZip64LocatorBytes, kZip64LocatorBytes);
   if (!locator.starts_with("PK\x06\x07")) return out;  // exactly so many, and no zip64
-  const std::uint64_t record_at = little_endian(locator.data() + 8, 8);
+  const std::uint64_t record_at = load_little_endian(locator.data() + 8, 8);
   if (!lies_within(record_at, kZip64EndBytes, length)) return std::nullopt;
   const std::string record = file.text(at + record_at, kZip64EndBytes);
   if (!record.starts_with("PK\x06\x06")) return std::nullopt;
-  return Directory{little_endian(record.data() + 48, 8), little_endian(record.data() + 40, 8),
-                   little_endian(record.data() + 32, 8)};
+  return Directory{load_little_endian(record.data() + 48, 8), load_little_endian(record.data() + 40, 8),
+                   load_little_endian(record.data() + 32, 8)};
 }
 
 // The local header has a name and an extra field of lengths of its own.
@@ -72,7 +73,7 @@ std::string locate(const FileBytes& file, std::uint64_t at, std::uint64_t length
   const std::string header = file.text(at + header_at, kLocalBytes);
   if (!header.starts_with("PK\x03\x04")) return "its header is damaged";
   const std::uint64_t begin =
-      header_at + kLocalBytes + little_endian(header.data() + 26, 2) + little_endian(header.data() + 28, 2);
+      header_at + kLocalBytes + load_little_endian(header.data() + 26, 2) + load_little_endian(header.data() + 28, 2);
   if (!lies_within(begin, entry.size, length)) return "its bytes lie outside the file";
   entry.at = at + begin;
   return "";
@@ -95,13 +96,13 @@ Result<std::vector<ZipEntry>> read_zip_index(const FileBytes& file, std::uint64_
     if (rest.size() < kEntryBytes || !rest.starts_with("PK\x01\x02"))
       return zip_unreadable(file, "its directory is damaged");
     const char* p = rest.data();
-    const std::uint64_t flags = little_endian(p + 8, 2), method = little_endian(p + 10, 2);
-    std::uint64_t stored = little_endian(p + 20, 4), header_at = little_endian(p + 42, 4);
-    const std::uint64_t name = little_endian(p + 28, 2), extra = little_endian(p + 30, 2),
-                        comment = little_endian(p + 32, 2);
+    const std::uint64_t flags = load_little_endian(p + 8, 2), method = load_little_endian(p + 10, 2);
+    std::uint64_t stored = load_little_endian(p + 20, 4), header_at = load_little_endian(p + 42, 4);
+    const std::uint64_t name = load_little_endian(p + 28, 2), extra = load_little_endian(p + 30, 2),
+                        comment = load_little_endian(p + 32, 2);
     if (rest.size() - kEntryBytes < name + extra + comment) return zip_unreadable(file, "its directory is damaged");
     ZipEntry entry;
-    entry.size = little_endian(p + 24, 4);
+    entry.size = load_little_endian(p + 24, 4);
     entry.name = rest.substr(kEntryBytes, name);
     const bool zip64 = read_zip64_extra(rest.substr(kEntryBytes + name, extra), entry.size == kSaturated,
                                         stored == kSaturated, header_at == kSaturated, entry, stored, header_at);

@@ -5,6 +5,7 @@
 #include "src/autopsy/framed_records.h"
 #include "src/autopsy/protobuf_fields.h"
 #include "src/autopsy/readers/reader.h"
+#include "src/core/byte_order.h"
 
 namespace nanhunt::autopsy {
 namespace {

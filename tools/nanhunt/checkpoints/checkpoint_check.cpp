@@ -22,7 +22,6 @@ namespace {
 
 using checkpoint::Checkpoint;
 using checkpoint::Finding;
-using checkpoint::grouped;
 using checkpoint::Judgement;
 using checkpoint::Severity;
 using checkpoint::TensorResult;
@@ -40,31 +39,26 @@ struct Judged {
   std::string status, headline;
 };
 
-std::string plural_tensors(std::uint64_t n) {
-  return grouped(static_cast<std::int64_t>(n)) + (n == 1 ? " tensor" : " tensors");
-}
-
 std::string finding_words(const Finding& f) { return printable(f.tensor) + " (" + f.numbers + ")"; }
 
 std::string headline_of(const Judged& one) {
   const Judgement& j = one.judgement;
   const Finding* first = j.findings.empty() ? nullptr : &j.findings.front();
   if (one.status == "fault" && first->id == "nonfinite-tensor") {
-    return fmt::format("{} of {} hold NaN or Inf, first {}",
-                       grouped(static_cast<std::int64_t>(j.tensors_with_nonfinite)),
-                       plural_tensors(one.checkpoint.tensors.size()), finding_words(*first));
+    return fmt::format("{} of {} hold NaN or Inf, first {}", format_count(j.tensors_with_nonfinite),
+                       reports::plural(one.checkpoint.tensors.size(), "tensor", "tensors"), finding_words(*first));
   }
   if (one.status == "fault" || (one.status == "warning"))
     return fmt::format("{} in {}", first->id, finding_words(*first));
   if (one.status == "damaged") {
     const auto damaged = std::count_if(one.results.begin(), one.results.end(), [](const auto& r) { return r.damaged; });
-    return fmt::format("{} of {} could not be read, and no fault in what is left", grouped(damaged),
-                       plural_tensors(one.checkpoint.tensors.size()));
+    return fmt::format("{} of {} could not be read, and no fault in what is left", format_signed_count(damaged),
+                       reports::plural(one.checkpoint.tensors.size(), "tensor", "tensors"));
   }
   if (one.status == "inconclusive")
-    return "nothing could be judged: " + plural_tensors(one.checkpoint.tensors.size()) + " found";
-  const std::string judged = plural_tensors(j.judged + j.integers) + " judged, all of them sound";
-  return j.not_judged == 0 ? judged : judged + fmt::format("; {} not judged", grouped(static_cast<std::int64_t>(j.not_judged)));
+    return "nothing could be judged: " + reports::plural(one.checkpoint.tensors.size(), "tensor", "tensors") + " found";
+  const std::string judged = reports::plural(j.judged + j.integers, "tensor", "tensors") + " judged, all of them sound";
+  return j.not_judged == 0 ? judged : judged + fmt::format("; {} not judged", format_count(j.not_judged));
 }
 
 Judged judge_one(const std::string& path, const CheckpointCheckOptions& options) {
@@ -105,12 +99,6 @@ std::string percent(std::uint64_t part, std::uint64_t whole) {
   return whole == 0 ? "-" : fmt::format("{:.1f} %", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
 }
 
-std::string shape_text(const std::vector<std::int64_t>& sizes) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < sizes.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(sizes[i]);
-  return text + "]";
-}
-
 std::string findings_text(const Judgement& judgement) {
   std::string text;
   for (std::size_t i = 0; i < std::min(judgement.findings.size(), kMaxFindings); ++i) {
@@ -128,8 +116,7 @@ std::string formats_text(const Judgement& judgement) {
                                  "zero", "subnormal", "headroom");
   for (const auto& row : judgement.formats) {
     text += fmt::format("  {:<18} {:>8} {:>15} {:>8} {:>10} {:>9}\n", printable(row.format), row.tensors,
-                        grouped(static_cast<std::int64_t>(row.elements)),
-                        row.judged ? percent(row.zeros, row.elements) : "-",
+                        format_count(row.elements), row.judged ? percent(row.zeros, row.elements) : "-",
                         row.judged && row.floating ? percent(row.subnormals, row.elements) : "-",
                         row.judged && row.floating && row.amax > 0 ? fmt::format("{} bits", row.headroom_bits) : "-");
   }
@@ -138,8 +125,8 @@ std::string formats_text(const Judgement& judgement) {
 
 std::string coverage_text(const Judged& one) {
   const Judgement& j = one.judgement;
-  std::string text = fmt::format("\n  Judged {} of {}", plural_tensors(j.judged + j.integers),
-                                 grouped(static_cast<std::int64_t>(one.checkpoint.tensors.size())));
+  std::string text = fmt::format("\n  Judged {} of {}", reports::plural(j.judged + j.integers, "tensor", "tensors"),
+                                 format_count(one.checkpoint.tensors.size()));
   std::size_t shown = 0;
   if (j.not_judged > 0) text += "; not judged:";
   text += "\n";
@@ -160,7 +147,7 @@ std::string tensors_text(const Judged& one) {
   for (std::size_t i = 0; i < one.results.size(); ++i) {
     const auto& tensor = one.checkpoint.tensors[i];
     const TensorResult& r = one.results[i];
-    text += fmt::format("  {}  {} {}", printable(tensor.name), printable(tensor.format), shape_text(tensor.sizes));
+    text += fmt::format("  {}  {} {}", printable(tensor.name), printable(tensor.format), format_dims(tensor.sizes));
     if (r.judged)
       text += fmt::format("  {} NaN, {} +Inf, {} -Inf, {} zero, {} subnormal, largest {}", r.stats.nan, r.stats.pos_inf,
                           r.stats.neg_inf, r.stats.zero, r.stats.subnormal, format_number(r.stats.amax));

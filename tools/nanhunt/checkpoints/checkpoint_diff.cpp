@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "reports/json/json_values.h"
+#include "reports/views/numbers.h"
 #include "src/checkpoint/compare.h"
 #include "src/checkpoint/folders.h"
 #include "src/checkpoint/judge.h"
@@ -19,21 +20,10 @@ namespace nanhunt::cli {
 namespace {
 
 using checkpoint::Comparison;
-using checkpoint::grouped;
 using checkpoint::TensorChange;
 using nlohmann::json;
 
 constexpr std::size_t kMaxRows = 12, kMaxNames = 6;
-
-std::string tensors_of(std::size_t n) {
-  return grouped(static_cast<std::int64_t>(n)) + (n == 1 ? " tensor" : " tensors");
-}
-
-std::string sizes_of(const std::vector<std::int64_t>& sizes) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < sizes.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(sizes[i]);
-  return text + "]";
-}
 
 // Worst first: not finite, then shape, format, how much changed; equal ones by their order.
 std::vector<const TensorChange*> ranked(const Comparison& c) {
@@ -53,12 +43,12 @@ std::vector<const TensorChange*> ranked(const Comparison& c) {
 std::string change_text(const TensorChange& t) {
   std::string text = printable(t.name);
   if (t.shapes_differ())
-    return text + fmt::format(": shape {} in A, {} in B", sizes_of(t.sizes_a), sizes_of(t.sizes_b));
+    return text + fmt::format(": shape {} in A, {} in B", format_dims(t.sizes_a), format_dims(t.sizes_b));
   if (t.formats_differ()) text += fmt::format(": {} in A, {} in B", printable(t.format_a), printable(t.format_b));
   if (!t.compared) return text + ": not compared, " + (t.problem.empty() ? "a format that is not read" : t.problem);
-  text += fmt::format(": {} of {} changed", grouped(t.changed), grouped(t.elements));
-  if (t.newly_nonfinite > 0) text += fmt::format(", {} became NaN or Inf", grouped(t.newly_nonfinite));
-  if (t.newly_finite > 0) text += fmt::format(", {} became finite", grouped(t.newly_finite));
+  text += fmt::format(": {} of {} changed", format_signed_count(t.changed), format_signed_count(t.elements));
+  if (t.newly_nonfinite > 0) text += fmt::format(", {} became NaN or Inf", format_signed_count(t.newly_nonfinite));
+  if (t.newly_finite > 0) text += fmt::format(", {} became finite", format_signed_count(t.newly_finite));
   if (t.largest_change == 0) return text;
   return text + fmt::format(", by {:.3g} at most, relative {:.3g}, relative L2 {:.3g}", t.largest_change,
                             t.largest_relative, t.relative_norm);
@@ -73,26 +63,31 @@ std::string headline(const Comparison& c) {
   const std::size_t shapes = count([](const TensorChange& t) { return t.shapes_differ(); });
   const std::size_t formats = count([](const TensorChange& t) { return t.formats_differ() && !t.shapes_differ(); });
   const std::size_t unread = count([](const TensorChange& t) { return !t.compared && !t.shapes_differ(); });
-  if (bad > 0) return tensors_of(bad) + " became NaN or Inf, first " + change_text(*worst.front());
+  if (bad > 0)
+    return reports::plural(bad, "tensor", "tensors") + " became NaN or Inf, first " + change_text(*worst.front());
   if (shapes + formats > 0)
-    return tensors_of(shapes + formats) + " of another shape or format, first " + change_text(*worst.front());
+    return reports::plural(shapes + formats, "tensor", "tensors") + " of another shape or format, first " +
+           change_text(*worst.front());
   if (!c.only_in_a.empty())
-    return tensors_of(c.only_in_a.size()) + " only in A, first " + printable(c.only_in_a.front());
+    return reports::plural(c.only_in_a.size(), "tensor", "tensors") + " only in A, first " +
+           printable(c.only_in_a.front());
   if (!c.only_in_b.empty())
-    return tensors_of(c.only_in_b.size()) + " only in B, first " + printable(c.only_in_b.front());
+    return reports::plural(c.only_in_b.size(), "tensor", "tensors") + " only in B, first " +
+           printable(c.only_in_b.front());
   const std::size_t changed = count([](const TensorChange& t) { return t.changed > 0; });
   if (changed > 0)
-    return fmt::format("{} of {} changed, most {}", grouped(static_cast<std::int64_t>(changed)),
-                       tensors_of(c.tensors.size()), change_text(*worst.front()));
+    return fmt::format("{} of {} changed, most {}", format_count(changed),
+                       reports::plural(c.tensors.size(), "tensor", "tensors"), change_text(*worst.front()));
   if (c.tensors.empty()) return "there is no tensor to compare";
   if (unread > 0)
-    return fmt::format("no change in what was compared; {} of {} were not", unread, tensors_of(c.tensors.size()));
-  return "the same bits in " + tensors_of(c.tensors.size());
+    return fmt::format("no change in what was compared; {} of {} were not", unread,
+                       reports::plural(c.tensors.size(), "tensor", "tensors"));
+  return "the same bits in " + reports::plural(c.tensors.size(), "tensor", "tensors");
 }
 
 std::string names_text(const char* where, const std::vector<std::string>& names) {
   if (names.empty()) return "";
-  std::string text = fmt::format("\nOnly in {}: {}\n", where, tensors_of(names.size()));
+  std::string text = fmt::format("\nOnly in {}: {}\n", where, reports::plural(names.size(), "tensor", "tensors"));
   for (std::size_t i = 0; i < std::min(names.size(), kMaxNames); ++i) text += "  " + printable(names[i]) + "\n";
   if (names.size() > kMaxNames) text += fmt::format("  and {} more\n", names.size() - kMaxNames);
   return text;
