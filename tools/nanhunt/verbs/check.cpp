@@ -77,7 +77,7 @@ std::string as_json(std::string_view status, std::string_view headline, const Fi
 class CheckVerb final : public Verb {
  public:
   void declare(Options options) override {
-    options.add_run("RUN", run_, "Run folder, attempt folder or .nht file; or a checkpoint, or a folder of them")
+    options.add_run("RUN", run_, "A checkpoint or a folder of them; or a run folder, attempt folder or .nht file")
         .required();
     options.add("--fail-on", fail_on_, "Lowest severity that gives exit status 1")
         .one_of({"warning", "fault"})

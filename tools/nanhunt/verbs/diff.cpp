@@ -231,7 +231,7 @@ std::string as_json(const std::string& run_a, const std::string& run_b, const Di
 class DiffVerb final : public Verb {
  public:
   void declare(Options options) override {
-    options.add_run("RUN_A", run_a_, "Run folder, attempt folder or .nht file; or a checkpoint").required();
+    options.add_run("RUN_A", run_a_, "A checkpoint; or a run folder, attempt folder or .nht file").required();
     options
         .add_run("RUN_B", run_b_,
                  "The one to compare it with; may be the same folder with another attempt; or another checkpoint")
