@@ -34,7 +34,7 @@ from nanhunt._step_tracker import StepTracker
 from nanhunt._steps.inference import Inference
 from nanhunt._threads import Threads
 from nanhunt._weak_id_dict import WeakIdDict
-from nanhunt.trackers import Trackers
+from nanhunt.trackers import OFF, Trackers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -563,6 +563,7 @@ class Session(lib.HasState, Notifier):
         self.forget_listeners()
         self.places, self.scaler, self.values, self.graphs = None, None, None, None
         self.at_open, self.at_end = [], []
+        self.trackers = Trackers(self, OFF)
         self.newest_gradients = lambda: ((), False)  # type: ignore[method-assign]
         self.saw_bad_number = self.is_inside = lambda: False  # type: ignore[method-assign]
         self.before_step_row = self.begin_again = lambda: None  # type: ignore[method-assign]

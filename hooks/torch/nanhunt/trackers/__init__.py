@@ -51,40 +51,42 @@ class Trackers:
 
     def __init__(self, session: Session, log_to: Any) -> None:
         self.session = session
-        self.off, self._finds = False, True
-        self._given: list[Tracker] = []
         self._spent_ns, self._since = 0, time.perf_counter_ns()
         self._warned = False
-        self.in_use = False  # there was one to write to
+        self._open: list[Tracker] = []  # when they were looked for last
+        self.in_use = False  # there was one: read at every step, so it is no call
         self.use(log_to)
 
     def use(self, log_to: Any) -> None:
         """AUTO, OFF, or what is written to instead of what could be found."""
-        if isinstance(log_to, str) and log_to == AUTO and os.environ.get("NANHUNT_LOG_TO") == OFF:
-            log_to = OFF
-        self.off, self._finds = isinstance(log_to, str) and log_to == OFF, isinstance(log_to, str)
-        if not self._finds:
-            given = log_to if isinstance(log_to, (list, tuple)) else [log_to]
-            self._given = [tracker_of(one) for one in given]
-
-    def _all(self) -> list[Tracker]:
-        return open_trackers() if self._finds else self._given
+        if not isinstance(log_to, str):
+            given = [tracker_of(one) for one in (log_to if isinstance(log_to, (list, tuple)) else [log_to])]
+            self._find_all: Callable[[], list[Tracker]] = lambda: given
+        elif log_to == OFF or os.environ.get("NANHUNT_LOG_TO") == OFF:
+            self._find_all = list
+        else:
+            self._find_all = open_trackers
 
     def _each(self, act: Callable[[Tracker], None]) -> None:
-        if self.off:
-            return
         try:
-            trackers = self._all()
-            self.in_use = bool(trackers)
-            for tracker in trackers:
+            for tracker in self._open:
                 act(tracker)
         except Exception as error:  # the program's own calls will say so as well
             if not self._warned:
                 self._warned = True
                 self.session.note(f"an experiment tracker refused: {type(error).__name__}: {error}"[:300])
 
+    def _find(self) -> bool:
+        """Whether there is one to write to, now."""
+        try:
+            self._open = self._find_all()
+        except Exception as error:
+            self.session.failed(error, "looking for experiment trackers")
+        self.in_use = bool(self._open)
+        return self.in_use
+
     def log(self, step: int) -> None:
-        if not self.off:
+        if self._find():
             numbers = self.numbers()
             self._each(lambda tracker: tracker.log(numbers, step))
 
@@ -116,5 +118,6 @@ class Trackers:
         place = self.session.options.place
         headline = "".join(ch if ch.isprintable() else "?" for ch in finding.title)[:300]
         text = f"{headline}\n\nnanhunt report {place}\n{place}/report.html"
-        self._each(lambda tracker: tracker.alert(headline, text, finding.step))
-        self.log(finding.step)
+        if self._find():
+            self._each(lambda tracker: tracker.alert(headline, text, finding.step))
+            self.log(finding.step)
