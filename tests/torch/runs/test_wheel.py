@@ -128,7 +128,7 @@ def test_it_holds_the_package_the_library_the_program_and_the_licence_and_nothin
     expected |= {f"nanhunt/tap/hooks/torch/tap/{path.relative_to(tap)}" for path in tap.rglob("*.[hc]*")}
     expected |= {f"nanhunt/tap/include/nanhunt/{name}" for name in ("c_api.h", "c_adapter.h")}
     expected |= {f"nanhunt/lib/{tap_name}", "nanhunt/lib/taps.json"}
-    expected |= {"nanhunt/py.typed", "nanhunt/bin/nanhunt", "nanhunt/lib/libnanhunt.so"}
+    expected |= {"nanhunt/py.typed", "nanhunt/SKILL.md", "nanhunt/bin/nanhunt", "nanhunt/lib/libnanhunt.so"}
     assert {name for name in names if not name.startswith(f"nanhunt-{VERSION}.dist-info/")} == expected
     assert any(name.endswith("/LICENSE") for name in names)
     assert any(name.endswith("/THIRD-PARTY.txt") for name in names)
