@@ -51,6 +51,18 @@ const cases = {
     return { ...seen, ready: await page.evaluate(() => document.documentElement.dataset.ready) };
   },
 
+  // By how much the page is wider than a phone and than a desk's screen, and what it asked for.
+  async fits(visit) {
+    const out = { requests: [], wider: {} };
+    for (const [width, height] of [[390, 844], [1280, 800]]) {
+      const { page, seen } = await open(visit, { viewport: { width, height } });
+      await page.waitForTimeout(300);
+      out.requests.push(...seen.requests);
+      out.wider[width] = await page.evaluate((width) => document.documentElement.scrollWidth - width, width);
+    }
+    return out;
+  },
+
   async hostile(visit) {
     const { page, seen } = await open(visit);
     await page.waitForTimeout(300);

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import html.parser
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -166,16 +167,37 @@ def test_llms_txt_names_every_page_that_there_is(site):
     assert named and all((site / name).is_file() for name in named)
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
-@pytest.mark.parametrize("size", ["1280,800", "390,844"])
-def test_a_browser_opens_it_from_the_disk_and_nothing_is_wider_than_the_screen(site, size, tmp_path):
-    probe = tmp_path / "probe.html"
-    page = (site / "verbs.html").read_text()
-    script = "<script>document.title = document.documentElement.scrollWidth <= innerWidth ? 'fits' : 'wide'</script>"
-    probe.write_text(
-        page.replace("</body>", script + "</body>").replace("<head>", f"<head><base href='{site.as_uri()}/'>")
-    )
-    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={size}", "--dump-dom"]
-    shown = subprocess.run([*command, probe.as_uri()], capture_output=True, text=True, timeout=600, check=False,
-                           env={**os.environ, "HOME": str(tmp_path)}).stdout  # fmt: skip
-    assert "<title>fits</title>" in shown
+@pytest.fixture(scope="module")
+def opened():
+    """What a real browser saw of some pages: `fits` of tests/reports/page/check_page.mjs."""
+    packages = ROOT / "reports" / "html"
+    node = shutil.which("node") or shutil.which("nodejs")
+    chromium = os.environ.get("NANHUNT_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    if node is None or chromium is None or not (packages / "node_modules" / "playwright-core").is_dir():
+        pytest.skip("node, chromium or playwright-core is not there (tools/setup): no page is opened in a browser")
+    command = [node, ROOT / "tests" / "reports" / "page" / "check_page.mjs", chromium, packages]
+
+    def opened(pages):
+        asked = "".join(json.dumps(["fits", str(page)]) + "\n" for page in pages)
+        done = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=1800, check=False)
+        seen = [json.loads(line) for line in done.stdout.splitlines()]
+        assert len(seen) == len(pages) and not [one for one in seen if "failed" in one], done.stdout + done.stderr
+        return seen
+
+    return opened
+
+
+def test_a_browser_opens_every_page_from_the_disk_asks_for_nothing_and_needs_no_wider_screen(site, opened):
+    pages = [page for page in sorted(site.glob("*.html")) if page.name != "404.html"]
+    pages.append(next((site / "gallery").glob("*.html")))
+    for page, seen in zip(pages, opened(pages), strict=True):
+        assert [one for one in seen["requests"] if not one.startswith(("file:", "data:"))] == [], page.name
+        assert max(seen["wider"].values()) <= 0, (page.name, seen["wider"])
+
+
+def test_a_planted_wide_page_that_asks_for_a_script_is_found(site, opened, tmp_path):
+    page = tmp_path / "planted.html"
+    script = "document.head.append(Object.assign(document.createElement('script'), {src: 'https://example.invalid/x.js'}))"
+    page.write_text(f"<body><div style='width: 600px'>x</div><script>{script}</script></body>")
+    (seen,) = opened([page])
+    assert "https://example.invalid/x.js" in seen["requests"] and seen["wider"]["390"] > 0 >= seen["wider"]["1280"]
