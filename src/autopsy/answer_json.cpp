@@ -4,7 +4,6 @@
 
 #include "reports/json/json_values.h"
 #include "src/autopsy/answer.h"
-#include "src/autopsy/next_command.h"
 
 namespace nanhunt::autopsy {
 namespace {
@@ -67,19 +66,17 @@ json json_series(const Evidence& evidence, const Series& series) {
 
 json json_traceback(const Evidence& evidence, const Traceback* one) {
   if (one == nullptr) return nullptr;
-  return {{"exception", json_text_or_null(one->exception)},
-          {"message", json_text_or_null(one->message)},
-          {"file", json_text_or_null(one->file)},
-          {"line", one->file.empty() ? json() : json_count(one->line)},
-          {"function", json_text_or_null(one->function)},
-          {"backward", json_text_or_null(one->backward)},
-          {"numeric", one->numeric},
-          {"source", json_text(evidence.sources[one->source].path)}};
+  return {
+      {"exception", json_text_or_null(one->exception)}, {"message", json_text_or_null(one->message)},
+      {"file", json_text_or_null(one->file)},           {"line", one->file.empty() ? json() : json_count(one->line)},
+      {"function", json_text_or_null(one->function)},   {"backward", json_text_or_null(one->backward)},
+      {"numeric", one->ended != Ended::kOtherwise},     {"source", json_text(evidence.sources[one->source].path)}};
 }
 
 }  // namespace
 
-std::string answer_json(const std::string& run, const Evidence& evidence, const Judgement& judgement, int exit_status) {
+std::string answer_json(const std::string& run, const Evidence& evidence, const Judgement& judgement,
+                        const std::optional<Resume>& resume, int exit_status) {
   json guesses = json::array(), series = json::array(), sources = json::array(), settings = json::array();
   for (const Guess& guess : judgement.guesses) guesses.push_back(json_guess(evidence, guess));
   for (const Series& one : evidence.series) series.push_back(json_series(evidence, one));
@@ -93,14 +90,17 @@ std::string answer_json(const std::string& run, const Evidence& evidence, const 
                         {"value", json_text(setting.value)},
                         {"source", json_text(evidence.sources[setting.source].path)}});
   }
-  json command = nullptr, resume = nullptr;
+  json command = nullptr, from = nullptr;
   if (judgement.outcome == Outcome::kBadNumbers) {
     const NextCommand next = next_command(evidence, judgement);
     command = {{"text", json_text(next.text(), 65536)}, {"words", json_texts(next.words)}, {"known", next.known}};
-    if (const auto from = resume_from(evidence, judgement)) {
-      resume = {{"path", json_text(from->checkpoint->path)},
-                {"step", json_count(from->checkpoint->step)},
-                {"text", json_text(from->text)}};
+    if (resume) {
+      const Checkpoint* one = resume->checkpoint;
+      from = {{"path", one != nullptr ? json_text(one->path) : json()},
+              {"step", one != nullptr ? json_count(one->step) : json()},
+              {"weights", weights_word(resume->weights)},
+              {"bad", json_texts(resume->bad)},
+              {"text", json_text(resume->text)}};
     }
   }
   const json answer = {{"schema", "nanhunt.autopsy"},
@@ -113,7 +113,7 @@ std::string answer_json(const std::string& run, const Evidence& evidence, const 
                        {"guesses", guesses},
                        {"traceback", json_traceback(evidence, judgement.traceback)},
                        {"command", command},
-                       {"resume", resume},
+                       {"resume", from},
                        {"settings", settings},
                        {"series", series},
                        {"sources", sources},

@@ -3,7 +3,6 @@
 
 #include "reports/text/text_layout.h"
 #include "src/autopsy/answer.h"
-#include "src/autopsy/next_command.h"
 #include "src/core/text.h"
 
 namespace nanhunt::autopsy {
@@ -77,7 +76,8 @@ std::string read_text(const Evidence& evidence) {
 
 }  // namespace
 
-std::string answer_text(const Evidence& evidence, const Judgement& judgement, bool colour, int width) {
+std::string answer_text(const Evidence& evidence, const Judgement& judgement, const std::optional<Resume>& resume,
+                        bool colour, int width) {
   TextLayout out(colour, width);
   const bool bad = judgement.outcome == Outcome::kBadNumbers;
   const auto fact = [&](std::string_view label, std::string_view value, std::size_t most, Ink ink = Ink::kPlain) {
@@ -121,7 +121,7 @@ std::string answer_text(const Evidence& evidence, const Judgement& judgement, bo
   if (bad) {
     // The command is to be copied: it stays on one line, however long.
     out.raw("  Prove       " + printable(next_command(evidence, judgement).text()));
-    if (const auto resume = resume_from(evidence, judgement)) fact("From", resume->text, 2);
+    if (resume) fact("From", resume->text, 2);
   }
   return out.take();
 }

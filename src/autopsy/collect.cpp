@@ -1,18 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/autopsy/collect.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
+#include "src/autopsy/log_bytes.h"
 #include "src/autopsy/readers/reader.h"
 
 namespace nanhunt::autopsy {
@@ -24,41 +19,7 @@ constexpr int kDeepestFolder = 6;
 constexpr std::size_t kMostFiles = 10'000;
 constexpr std::size_t kLargestFile = 128u << 20;
 constexpr std::size_t kMostBytes = 512u << 20;  // of all files together
-
-// At most `limit` bytes of what is open, whatever its size is said to be.
-Result<std::string> read_open(int file, const std::string& path, std::size_t limit, bool& cut) {
-  std::string text;
-  constexpr std::size_t kPiece = 1u << 20;
-  while (text.size() < limit) {
-    const std::size_t before = text.size();
-    text.resize(std::min(before + kPiece, limit));
-    const ssize_t got = ::read(file, text.data() + before, text.size() - before);
-    text.resize(before + static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return Status(StatusCode::kUnreadable, "cannot read " + path + ": " + std::strerror(errno));
-    if (got == 0) return text;
-  }
-  char more = 0;
-  cut = ::read(file, &more, 1) == 1;
-  return text;
-}
-
-// Links are not followed, and what is no regular file (a pipe would wait) is not opened for long.
-Result<std::string> read_file(const std::string& path, bool follow, std::size_t limit, bool& cut) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | (follow ? 0 : O_NOFOLLOW));
-  if (file < 0) {
-    const StatusCode code = errno == ENOENT ? StatusCode::kNotFound : StatusCode::kUnreadable;
-    return Status(code, "cannot open " + path + ": " + std::strerror(errno));
-  }
-  struct stat info {};
-  if (::fstat(file, &info) != 0 || !S_ISREG(info.st_mode)) {
-    ::close(file);
-    return Status(StatusCode::kUnreadable, path + " is no regular file; give a folder, a file, or '-' for stdin");
-  }
-  Result<std::string> text = read_open(file, path, limit, cut);
-  ::close(file);
-  return text;
-}
+constexpr const char* kPacked = "it is compressed: unpack it first";
 
 std::size_t add_source(std::string_view name, std::string_view format, Evidence& into) {
   into.sources.push_back({std::string(name), std::string(format), ""});
@@ -173,27 +134,49 @@ void append_series(Series& whole, const Series& part) {
   whole.points.insert(whole.points.end(), part.points.begin(), part.points.end());
 }
 
+// "metrics.csv.gz": the reader that would read it, were it unpacked.
+bool is_packed_log(std::string_view path) {
+  for (const std::string_view end : {".gz", ".zst", ".xz", ".bz2", ".zip"}) {
+    if (path.ends_with(end)) return find_reader(path.substr(0, path.size() - end.size())) != nullptr;
+  }
+  return false;
+}
+
+void note_cut(Evidence& into) {
+  EvidenceBuilder(into, into.sources.size() - 1)
+      .set_damage("it was read in part: it, or all files together, are too large");
+}
+
+Keep keep_of(const Reader* reader) { return reader == nullptr || reader->by_lines ? Keep::kBothEnds : Keep::kStart; }
+
 }  // namespace
 
-bool add_file(std::string_view bytes, std::string_view name, Evidence& into) {
+bool add_file(std::string bytes, std::string_view name, Evidence& into) {
   const Reader* reader = find_reader(name);
   if (reader == nullptr) return false;
   EvidenceBuilder builder(into, add_source(name, reader->format, into));
-  reader->read(bytes, name, builder);
+  reader->read(reader->by_lines ? as_utf8(std::move(bytes)) : bytes, name, builder);
   return true;
 }
 
-void add_text(std::string_view text, std::string_view name, Evidence& into) {
+void add_text(std::string text, std::string_view name, Evidence& into) {
   EvidenceBuilder builder(into, add_source(name, "text", into));
-  read_text_log(text, name, builder);
+  read_text_log(as_utf8(std::move(text)), name, builder);
 }
 
 Status add_text_file(const std::string& path, Evidence& into) {
-  bool cut = false;
-  const auto text = read_file(path, true, kLargestFile, cut);
+  auto text = read_log_file(path, true, kLargestFile, Keep::kBothEnds);
   if (!text) return text.status();
-  add_text(*text, path, into);
-  if (cut) EvidenceBuilder(into, into.sources.size() - 1).set_damage("only its first 128 MiB were read");
+  add_text(std::move(text->bytes), path, into);
+  if (text->cut) note_cut(into);
+  return Status::ok();
+}
+
+Status add_stdin(Evidence& into) {
+  auto text = read_log_stdin(kLargestFile);
+  if (!text) return text.status();
+  add_text(std::move(text->bytes), "stdin", into);
+  if (text->cut) note_cut(into);
   return Status::ok();
 }
 
@@ -225,38 +208,41 @@ Result<Evidence> collect_evidence(const std::string& place) {
   Evidence out;
   std::error_code error;
   if (!fs::is_directory(place, error)) {
-    bool cut = false;
-    const auto bytes = read_file(place, true, kLargestFile, cut);
-    if (!bytes) return bytes.status();
-    out.files_seen = 1;
     const std::string_view name = file_name_of(place);
-    if (!add_file(*bytes, name, out)) add_text(*bytes, name, out);
-    if (cut) EvidenceBuilder(out, 0).set_damage("only its first 128 MiB were read");
+    const Reader* reader = find_reader(name);
+    out.files_seen = 1;
+    if (is_packed_log(name)) {
+      EvidenceBuilder(out, add_source(name, "", out)).set_damage(kPacked);
+      return out;
+    }
+    auto file = read_log_file(place, true, kLargestFile, keep_of(reader));
+    if (!file) return file.status();
+    if (reader == nullptr) {
+      add_text(std::move(file->bytes), name, out);
+    } else {
+      add_file(std::move(file->bytes), name, out);
+    }
+    if (file->cut) note_cut(out);
     return out;
   }
   std::size_t left = kMostBytes;
   for (const Found& found : walk(place, out)) {
     note_checkpoint(found.path, found.is_folder, out);
-    if (found.is_folder || find_reader(found.path) == nullptr) continue;
-    bool cut = false;
-    const auto bytes = read_file(place + "/" + found.path, false, std::min(left, kLargestFile), cut);
-    if (!bytes) {
-      EvidenceBuilder(out, add_source(found.path, "", out)).set_damage(bytes.status().message());
+    if (!found.is_folder && is_packed_log(found.path))
+      EvidenceBuilder(out, add_source(found.path, "", out)).set_damage(kPacked);
+    const Reader* reader = find_reader(found.path);
+    if (found.is_folder || reader == nullptr) continue;
+    auto file = read_log_file(place + "/" + found.path, false, std::min(left, kLargestFile), keep_of(reader));
+    if (!file) {
+      EvidenceBuilder(out, add_source(found.path, "", out)).set_damage(file.status().message());
       continue;
     }
-    left -= bytes->size();
-    add_file(*bytes, found.path, out);
-    if (cut)
-      EvidenceBuilder(out, out.sources.size() - 1)
-          .set_damage("it was read in part: it, or all files together, are too large");
+    left -= file->bytes.size();
+    const bool cut = file->cut;
+    add_file(std::move(file->bytes), found.path, out);
+    if (cut) note_cut(out);
   }
   return out;
-}
-
-Result<std::string> read_stdin_text() {
-  bool cut = false;
-  auto text = read_open(STDIN_FILENO, "stdin", kLargestFile, cut);
-  return text;
 }
 
 }  // namespace nanhunt::autopsy

@@ -14,13 +14,11 @@ namespace nanhunt::autopsy {
 Result<Evidence> collect_evidence(const std::string& place);
 // Adds one file that is read as text, whatever it is called.
 Status add_text_file(const std::string& path, Evidence& into);
-void add_text(std::string_view text, std::string_view name, Evidence& into);
+Status add_stdin(Evidence& into);
+void add_text(std::string text, std::string_view name, Evidence& into);
 // Adds what one reader makes of bytes under the name of a file. False where no format has it.
-bool add_file(std::string_view bytes, std::string_view name, Evidence& into);
+bool add_file(std::string bytes, std::string_view name, Evidence& into);
 // Series of one log that several files or processes wrote are joined; to call once all files are added.
 void join_series(Evidence& evidence);
-
-// The text on a stream of the process, up to the size at which files are cut.
-Result<std::string> read_stdin_text();
 
 }  // namespace nanhunt::autopsy

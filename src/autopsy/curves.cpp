@@ -35,7 +35,8 @@ Curve choose(const Evidence& evidence, Quantity quantity, const Series* like) {
   auto rank = [&](const Series& series, std::size_t bad) {
     const bool elsewhere = like != nullptr && (series.source != like->source || series.unit != like->unit);
     const double at = bad == kNoPoint ? 0 : series.points[bad].at;
-    return std::tuple(elsewhere, bad == kNoPoint, series.unit, at, -static_cast<double>(series.points.size()));
+    return std::tuple(elsewhere, bad == kNoPoint, series.unit, at, is_part_of_loss(series.name),
+                      -static_cast<double>(series.points.size()));
   };
   for (const Series& series : evidence.series) {
     if (series.quantity != quantity || !is_curve(evidence, series)) continue;
@@ -142,6 +143,18 @@ bool Curves::gradient_first() const {
   if (!grad_norm.bad()) return false;
   if (!loss.bad()) return true;
   return comparable(loss, grad_norm) && grad_norm.point(grad_norm.first_bad).at < loss.point(loss.first_bad).at;
+}
+
+const Series* Curves::loss_that_stayed_finite() const {
+  if (!loss.bad() || !is_part_of_loss(loss.series->name)) return nullptr;
+  const double bad_at = loss.point(loss.first_bad).at;
+  for (const Series& series : evidence->series) {
+    if (series.quantity != Quantity::kLoss || series.source != loss.series->source || series.unit != loss.series->unit)
+      continue;
+    if (is_part_of_loss(series.name) || first_bad_of(series) != kNoPoint) continue;
+    if (!series.points.empty() && series.points.back().at >= bad_at) return &series;
+  }
+  return nullptr;
 }
 
 std::string Curves::setting(std::string_view key) const {

@@ -109,6 +109,15 @@ std::optional<Quantity> quantity_of(std::string_view name) {
   return has_any(words, {"eval", "val", "valid", "validation", "test", "dev"}) ? Quantity::kEvalLoss : Quantity::kLoss;
 }
 
+bool is_part_of_loss(std::string_view name) {
+  const std::vector<std::string> words = words_of(name);
+  return !std::all_of(words.begin(), words.end(), [](const std::string& word) {
+    return has_any({word}, {"loss",  "losses",  "train", "training", "lm",      "total",      "step",     "epoch",
+                            "batch", "iter",    "mean",  "avg",      "average", "running",    "smoothed", "global",
+                            "model", "current", "eval",  "val",      "valid",   "validation", "test",     "dev"});
+  });
+}
+
 std::optional<Unit> unit_of(std::string_view name) {
   if (name.starts_with("nanhunt/")) return std::nullopt;  // ours, in a row of the program's
   const std::vector<std::string> words = words_of(name);
@@ -168,6 +177,18 @@ void EvidenceBuilder::add(Quantity quantity, std::string_view name, double at, U
   series->points.push_back({at, value});
   ++out_->points;
   losses_ += quantity == Quantity::kLoss ? 1u : 0u;
+}
+
+void EvidenceBuilder::add_missing(std::string_view name, double at, Unit unit) {
+  for (Series& series : out_->series) {
+    if (series.source != source_ || series.unit != unit || series.name != name) continue;
+    const std::size_t before = series.points.size();
+    if (series.last_gap.before != before) {
+      if (series.last_gap.rows > series.longest_gap.rows) series.longest_gap = series.last_gap;
+      series.last_gap = {at, before, 0};
+    }
+    ++series.last_gap.rows;
+  }
 }
 
 void EvidenceBuilder::mark_restart() {

@@ -20,6 +20,8 @@ std::string_view quantity_name(Quantity quantity);
 
 // What a logged name means: "train/loss", "lm loss", "learning_rate"; nothing for what is not judged.
 std::optional<Quantity> quantity_of(std::string_view name);
+// A loss beside the one that is minimised, or a part of it: "kl_loss", "aux/loss".
+bool is_part_of_loss(std::string_view name);
 
 // What the positions of points count.
 enum class Unit : std::uint8_t { kStep, kEpoch, kEntry };
@@ -32,6 +34,13 @@ struct Point {
   double value = 0;
 };
 
+// Rows in a row without a value.
+struct Gap {
+  double at = 0;           // of the first
+  std::size_t before = 0;  // points of the series before it
+  std::size_t rows = 0;
+};
+
 struct Series {
   std::string name;
   Quantity quantity = Quantity::kLoss;
@@ -39,6 +48,7 @@ struct Series {
   std::size_t source = 0;             // in Evidence::sources
   std::vector<Point> points;          // as they were logged
   std::vector<std::size_t> restarts;  // points with which another process, or an earlier step, begins
+  Gap longest_gap, last_gap;          // the last is not counted in the longest
 };
 
 // A file, or the text on stdin.
@@ -55,12 +65,15 @@ struct SkippedStep {
   std::size_t source = 0;
 };
 
+// Why a program ended, as its exception or last message has it.
+enum class Ended : std::uint8_t { kOtherwise, kByBadNumber, kByScaleExhausted };
+
 struct Traceback {
   std::string exception, message;
   std::string file, function;  // of the last frame that is no installed package's; "" where there is none
   std::uint64_t line = 0;
   std::string backward;  // "LogBackward0" where anomaly mode named a function
-  bool numeric = false;  // the program ended because of a bad number
+  Ended ended = Ended::kOtherwise;
   std::size_t source = 0;
 };
 
@@ -100,6 +113,8 @@ class EvidenceBuilder {
   // `name` decides what the value is; what is not judged is dropped.
   void add(std::string_view name, double at, Unit unit, double value);
   void add(Quantity quantity, std::string_view name, double at, Unit unit, double value);
+  // A row has the column of a series, and nothing in it. Counts once the series has a point.
+  void add_missing(std::string_view name, double at, Unit unit);
   // The next point of each series comes from another process.
   void mark_restart();
   void add_setting(std::string_view key, std::string_view value);

@@ -7,6 +7,7 @@ namespace nanhunt::autopsy {
 namespace {
 
 // In the order that decides between guesses of one confidence: what rests on its own evidence first.
+constexpr std::string_view kLostValues = "lost_values";
 constexpr Pattern kPatterns[] = {
     {"hidden_by_filter", "Trainer's filter hides a loss that is not finite", false, judge_hidden_by_filter},
     {"scaler_collapsing", "the loss scale collapses: the gradients are bad at any scale", false,
@@ -20,6 +21,7 @@ constexpr Pattern kPatterns[] = {
     {"first_step", "bad from the start", false, judge_first_step},
     {"sudden", "a healthy curve, then a bad number at once", false, judge_sudden},
     {"stopped_by_check", "a check of the program ended the run on a bad number", false, judge_stopped_by_check},
+    {kLostValues, "the loss is left empty to the end, where other columns go on", false, judge_lost_values},
     {"scaler_calibrating", "the loss scaler found its scale", true, judge_scaler_calibrating},
     {"died_otherwise", "it ended for another reason than a bad number", true, judge_died_otherwise},
     {"healthy", "no bad number was logged", true, judge_healthy},
@@ -52,6 +54,7 @@ const Traceback* last_traceback(const Evidence& evidence) {
 std::string headline_of(const Judgement& judgement, const Evidence& evidence) {
   switch (judgement.outcome) {
     case Outcome::kNothingToJudge:
+      if (!judgement.guesses.empty()) break;
       if (!evidence.bad_line.empty())
         return "the logs hold no loss under a name that is known, but a line says: " + evidence.bad_line;
       return "the logs hold no loss and no traceback: nothing can be judged";
@@ -126,11 +129,22 @@ Judgement judge(const Evidence& evidence) {
     (pattern.harmless ? harmless : out.guesses).push_back(std::move(*guess));
   }
   const auto likely_first = [](const Guess& a, const Guess& b) { return a.confidence < b.confidence; };
+  // Training goes on where the whole loss stays finite: why a part of it does not is not as clear.
+  if (const Series* whole = curves.loss_that_stayed_finite()) {
+    for (Guess& guess : out.guesses) {
+      guess.confidence = Confidence::kPossible;
+      guess.evidence.push_back(
+          {"it is " + curves.loss.series->name + "; " + whole->name + " stayed finite", whole->source});
+    }
+  }
   std::stable_sort(out.guesses.begin(), out.guesses.end(), likely_first);
   // What was not read may hold what this looks for.
   const bool damaged = evidence.cut || std::any_of(evidence.sources.begin(), evidence.sources.end(),
                                                    [](const Source& source) { return !source.damage.empty(); });
-  if (!out.guesses.empty() || (curves.any_bad() && !calibrated)) {
+  const bool only_lost = out.guesses.size() == 1 && out.guesses[0].pattern == kLostValues;
+  if (only_lost && !curves.any_bad()) {
+    out.outcome = Outcome::kNothingToJudge;  // an empty cell is no number
+  } else if (!out.guesses.empty() || (curves.any_bad() && !calibrated)) {
     out.outcome = Outcome::kBadNumbers;
   } else if (damaged) {
     out.outcome = Outcome::kDamaged;

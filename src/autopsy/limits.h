@@ -23,6 +23,8 @@ inline constexpr double kRateJump = 10;              // times the learning rate 
 inline constexpr double kRateStep = 3;               // the same, for `possible`
 inline constexpr std::size_t kPeriods = 3;           // times that something returned at one distance
 inline constexpr double kGrownBy = 1000;               // times its first value: a loss that is not healthy
+inline constexpr std::size_t kLostRows = 3;            // rows without a loss at the end
+inline constexpr std::size_t kLostTimes = 2;           // times the longest earlier stretch of them
 inline constexpr std::size_t kFrozen = 3;            // zeros in a row of a loss that was larger
 
 }  // namespace nanhunt::autopsy::limits

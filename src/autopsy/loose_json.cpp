@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "src/autopsy/log_bytes.h"
+
 namespace nanhunt::autopsy {
 namespace {
 
@@ -135,19 +137,6 @@ class LooseReader {
   std::string path_;
 };
 
-void append_utf8(std::string& out, std::uint32_t code) {
-  if (code < 0x80) {
-    out += static_cast<char>(code);
-  } else if (code < 0x800) {
-    out += static_cast<char>(0xc0u | (code >> 6));
-    out += static_cast<char>(0x80u | (code & 0x3fu));
-  } else {
-    out += static_cast<char>(0xe0u | (code >> 12));
-    out += static_cast<char>(0x80u | ((code >> 6) & 0x3fu));
-    out += static_cast<char>(0x80u | (code & 0x3fu));
-  }
-}
-
 }  // namespace
 
 LooseEnd read_loose_json(std::string_view text, const LooseVisitor& visit) { return LooseReader(text, visit).read(); }
@@ -162,6 +151,7 @@ std::optional<double> parse_number(std::string_view text) {
   if (digits.empty()) return std::nullopt;
   std::string lower(digits);
   for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  if (lower.ends_with(".0")) lower.resize(lower.size() - 2);  // Lightning's bars write "nan.0"
   if (lower == "nan") return std::numeric_limits<double>::quiet_NaN();
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   if (lower == "inf" || lower == "infinity") return minus ? -kInfinity : kInfinity;

@@ -2,8 +2,11 @@
 // The command that proves it: the run once more, watched, from a checkpoint before the first bad number.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "src/autopsy/judge.h"
@@ -19,11 +22,19 @@ struct NextCommand {
 // `stop`: a run of many steps ends after the first that shows the fault.
 NextCommand next_command(const Evidence& evidence, const Judgement& judgement);
 
+// What the weights in a checkpoint are, where somebody looked.
+enum class Weights : std::uint8_t { kNotJudged, kSound, kBad };
+std::string_view weights_word(Weights weights);
+using JudgeWeights = std::function<Weights(const std::string& path)>;  // path below the run folder
+
 struct Resume {
-  const Checkpoint* checkpoint = nullptr;
+  const Checkpoint* checkpoint = nullptr;  // none: all of them are bad
+  Weights weights = Weights::kNotJudged;
+  std::vector<std::string> bad;  // newer ones from before the first bad number
   std::string text;
 };
-// The newest checkpoint from before the first bad number that shows none itself.
-std::optional<Resume> resume_from(const Evidence& evidence, const Judgement& judgement);
+// The newest checkpoint from before the first bad number that shows none itself. Judged from the newest on, eight at
+// most.
+std::optional<Resume> resume_from(const Evidence& evidence, const Judgement& judgement, const JudgeWeights& judge);
 
 }  // namespace nanhunt::autopsy

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -55,6 +56,42 @@ TEST_F(Collect, runs_of_one_folder_that_each_begin_anew_are_not_one_that_was_res
   EXPECT_THAT(guesses_of(evidence), ::testing::ElementsAre("first_step"));
 }
 
+TEST_F(Collect, of_a_large_log_the_end_is_read_as_well) {
+  std::string lines;
+  for (int step = 0; lines.size() < (140u << 20); ++step)
+    lines += "step " + std::to_string(step) + " loss 2 " + std::string(400000, '.') + "\n";
+  write("stdout.log", lines + "step 999999 loss nan\n");
+  const auto evidence = collect();
+  const autopsy::Series* loss = find_series(evidence, "loss");
+  ASSERT_NE(loss, nullptr);
+  EXPECT_EQ(loss->points.back().at, 999999);
+  EXPECT_EQ(loss->points.front().at, 0);
+  EXPECT_THAT(evidence.sources[0].damage, HasSubstr("in part"));
+  const autopsy::Judgement judgement = autopsy::judge(evidence);
+  ASSERT_EQ(judgement.outcome, autopsy::Outcome::kBadNumbers);
+  EXPECT_EQ(judgement.guesses[0].confidence, autopsy::Confidence::kPossible);  // what came before was not read
+}
+
+TEST_F(Collect, a_log_just_below_the_limit_is_read_as_a_whole) {
+  std::string lines;
+  for (int step = 0; lines.size() < (100u << 20); ++step)
+    lines += "step " + std::to_string(step) + " loss 2 " + std::string(400000, '.') + "\n";
+  const auto count = static_cast<std::size_t>(std::count(lines.begin(), lines.end(), '\n'));
+  write("stdout.log", lines);
+  const auto evidence = collect();
+  EXPECT_THAT(find_series(evidence, "loss")->points, SizeIs(count));
+  EXPECT_EQ(evidence.sources[0].damage, "");
+}
+
+TEST_F(Collect, a_compressed_log_is_named_and_not_read) {
+  write("stdout.log.gz", "step 1 loss nan\n");
+  write("model.bin.gz", "no log");
+  const auto evidence = collect();
+  ASSERT_THAT(evidence.sources, SizeIs(1));
+  EXPECT_THAT(evidence.sources[0].damage, HasSubstr("unpack it"));
+  EXPECT_EQ(autopsy::judge(evidence).outcome, autopsy::Outcome::kDamaged);
+}
+
 TEST_F(Collect, links_are_not_followed_and_pipes_are_not_waited_for) {
   write("real/m.jsonl", "{\"step\":1,\"loss\":NaN}\n");
   testing_support::TempDir run;
@@ -89,7 +126,7 @@ TEST_F(Collect, the_answer_is_short_and_cannot_steer_a_terminal) {
   for (int i = 0; i < 10; ++i) lines += "{\"step\":" + std::to_string(i) + ",\"a\x1b[31m\u202e/loss\":2}\n";
   write("m.jsonl", lines + "{\"step\":10,\"a\x1b[31m\u202e/loss\":NaN}\n");
   const auto evidence = collect();
-  const std::string text = autopsy::answer_text(evidence, autopsy::judge(evidence), false, 80);
+  const std::string text = autopsy::answer_text(evidence, autopsy::judge(evidence), {}, false, 80);
   EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 20);
   EXPECT_EQ(text.find('\x1b'), std::string::npos);
   EXPECT_EQ(text.find("\u202e"), std::string::npos);

@@ -94,7 +94,7 @@ std::string wandb_history(std::int64_t step, const std::vector<std::pair<std::st
 
 autopsy::Evidence evidence_of(std::string_view name, std::string_view bytes) {
   autopsy::Evidence out;
-  if (!autopsy::add_file(bytes, name, out)) autopsy::add_text(bytes, name, out);
+  if (!autopsy::add_file(std::string(bytes), name, out)) autopsy::add_text(std::string(bytes), name, out);
   autopsy::join_series(out);
   return out;
 }

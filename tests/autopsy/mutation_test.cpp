@@ -51,8 +51,8 @@ TEST(AutopsyMutation, a_thousand_damaged_logs_are_read_to_an_answer) {
     for (const autopsy::Series& series : evidence.series) points += series.points.size();
     EXPECT_LE(points, bytes.size());
     const autopsy::Judgement judgement = autopsy::judge(evidence);
-    EXPECT_FALSE(autopsy::answer_text(evidence, judgement, false, 100).empty());
-    EXPECT_FALSE(autopsy::answer_json("run", evidence, judgement, 0).empty());
+    EXPECT_FALSE(autopsy::answer_text(evidence, judgement, {}, false, 100).empty());
+    EXPECT_FALSE(autopsy::answer_json("run", evidence, judgement, {}, 0).empty());
   }
 }
 

@@ -183,6 +183,66 @@ TEST(Patterns, zeros_beside_bad_gradients_are_the_filter_of_trainer) {
   EXPECT_EQ(first_of(curves_of({{"loss", loss}, {"grad_norm", with(Values(10, 1.0), Values(4, 0.0))}})), "healthy!");
 }
 
+TEST(Patterns, a_scale_at_its_minimum_is_said_by_deepspeed_and_by_fairseq) {
+  for (const char* line :
+       {"Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
+        "FloatingPointError: Minimum loss scale reached (0.0001). Your loss is probably exploding."}) {
+    const std::string text =
+        std::string("step 1 loss 2\nTraceback (most recent call last):\n  File \"t.py\", line 1, in f\n") + line + "\n";
+    EXPECT_EQ(first_of(evidence_of("a.log", text)), "scaler_collapsing!") << line;
+  }
+  EXPECT_EQ(first_of(evidence_of("a.log", "step 1 loss 2\nMinimum loss scale reached (0.0001)\n")),
+            "scaler_collapsing!");
+  EXPECT_THAT(guesses_of(evidence_of("a.log", "step 1 loss 2\nminimum loss scale: 0.0001\n")), ElementsAre("healthy!"));
+}
+
+TEST(Patterns, nan_in_place_of_what_a_row_does_not_have_is_no_bad_number) {
+  const std::string head = "step,loss,eval_loss\n",
+                    rows = "1,2.0,nan\n2,1.9,nan\n2,nan,2.1\n3,1.8,nan\n4,1.7,nan\n4,nan,2.0\n";
+  EXPECT_THAT(guesses_of(evidence_of("m.csv", head + rows)), ElementsAre("healthy!"));
+  // A row without either is a loss that was bad, and so is an infinity.
+  EXPECT_THAT(guesses_of(evidence_of("m.csv", head + rows + "5,nan,nan\n")), Not(Contains("healthy!")));
+  EXPECT_THAT(guesses_of(evidence_of("m.csv", head + rows + "5,nan,inf\n")), Not(Contains("healthy!")));
+  // Where one row has both, the others have them too.
+  EXPECT_THAT(guesses_of(evidence_of("m.csv", head + "1,2.0,2.0\n" + rows)), Not(Contains("healthy!")));
+  EXPECT_THAT(guesses_of(evidence_of("m.jsonl",
+                                     "{\"step\":1,\"loss\":2,\"eval_loss\":NaN}\n"
+                                     "{\"step\":1,\"loss\":NaN,\"eval_loss\":2}\n")),
+              ElementsAre("healthy!"));
+}
+
+TEST(Patterns, a_part_of_the_loss_is_not_taken_for_the_whole) {
+  const Values nans(kHealthy.size(), kNan), zeros(kHealthy.size(), 0.0);
+  // Both bad at once: the whole is judged.
+  const auto both = curves_of({{"kl_loss", with(kHealthy, {kNan})}, {"loss", with(kHealthy, {kNan})}});
+  EXPECT_EQ(autopsy::choose_curves(both).loss.series->name, "loss");
+  const auto beside = curves_of({{"kl_loss", with(kHealthy, {kNan, kNan})}, {"loss", with(kHealthy, {1.4, 1.3})}});
+  EXPECT_EQ(first_of(beside), "sudden");
+  EXPECT_EQ(first_of(curves_of({{"kl_loss", with(kHealthy, {kNan, kNan})}})), "sudden!");
+  // A part that is 0 to the end is no loss that a filter hides.
+  EXPECT_THAT(guesses_of(curves_of({{"kl_loss", with({0.5}, zeros)}, {"loss", with({2.4}, kHealthy)}})),
+              ElementsAre("healthy!"));
+}
+
+TEST(Patterns, a_loss_that_is_null_to_the_end_is_not_healthy) {
+  std::string rows;
+  for (int step = 0; step < 9; ++step) rows += "{\"step\":" + std::to_string(step) + ",\"loss\":2,\"lr\":1}\n";
+  std::string lost;
+  for (int step = 9; step < 14; ++step) lost += "{\"step\":" + std::to_string(step) + ",\"loss\":null,\"lr\":1}\n";
+  const auto evidence = evidence_of("m.jsonl", rows + lost);
+  EXPECT_THAT(guesses_of(evidence), ElementsAre("lost_values"));
+  const auto judgement = autopsy::judge(evidence);
+  EXPECT_EQ(judgement.outcome, autopsy::Outcome::kNothingToJudge);
+  EXPECT_EQ(judgement.guesses[0].began.last_good, 8);
+  EXPECT_EQ(judgement.guesses[0].began.first_bad, 9);
+  // It came back; other rows never had one; another phase has a loss of its own.
+  EXPECT_THAT(guesses_of(evidence_of("m.jsonl", rows + lost + "{\"step\":14,\"loss\":2}\n")), ElementsAre("healthy!"));
+  EXPECT_THAT(guesses_of(evidence_of("m.csv", "step,loss,lr\n1,2,\n1,,1\n1,,1\n2,2,\n2,,1\n2,,1\n2,,1\n")),
+              ElementsAre("healthy!"));
+  EXPECT_THAT(guesses_of(evidence_of("m.csv", "step,loss,phase2/loss\n1,2,\n2,2,\n3,,1\n4,,1\n5,,1\n6,,1\n")),
+              ElementsAre("healthy!"));
+}
+
 TEST(Patterns, another_exception_is_no_numeric_evidence) {
   const auto evidence = evidence_of(
       "a.log", "step 1 loss 2\nTraceback (most recent call last):\n  File \"t.py\", line 1, in f\nKeyboardInterrupt\n");
@@ -213,8 +273,21 @@ TEST(Patterns, the_command_resumes_from_the_newest_sound_checkpoint_before) {
     evidence.checkpoints.push_back({"checkpoint-" + std::to_string(step), step, 0, true, step == 900});
   }
   const auto judgement = autopsy::judge(evidence);
-  ASSERT_TRUE(autopsy::resume_from(evidence, judgement));
-  EXPECT_EQ(autopsy::resume_from(evidence, judgement)->checkpoint->step, 800u);
+  const auto resume = [&](autopsy::Weights newest, autopsy::Weights others) {
+    return autopsy::resume_from(evidence, judgement,
+                                [=](const std::string& path) { return path == "checkpoint-800" ? newest : others; });
+  };
+  using autopsy::Weights;
+  ASSERT_TRUE(resume(Weights::kNotJudged, Weights::kNotJudged));
+  EXPECT_EQ(resume(Weights::kNotJudged, Weights::kBad)->checkpoint->step, 800u);
+  EXPECT_EQ(resume(Weights::kSound, Weights::kBad)->checkpoint->step, 800u);
+  EXPECT_THAT(resume(Weights::kSound, Weights::kBad)->text, HasSubstr("its weights are sound"));
+  // One whose weights are bad is never gone on from.
+  EXPECT_EQ(resume(Weights::kBad, Weights::kSound)->checkpoint->step, 400u);
+  EXPECT_THAT(resume(Weights::kBad, Weights::kSound)->text,
+              HasSubstr("checkpoint-800 is newer, and its weights are bad"));
+  EXPECT_EQ(resume(Weights::kBad, Weights::kBad)->checkpoint, nullptr);
+  EXPECT_THAT(resume(Weights::kBad, Weights::kBad)->bad, ElementsAre("checkpoint-800", "checkpoint-400"));
   const auto command = autopsy::next_command(evidence, judgement);
   EXPECT_FALSE(command.known);
   EXPECT_THAT(command.text(), HasSubstr("YOUR COMMAND"));

@@ -10,6 +10,7 @@
 namespace nanhunt::autopsy_testing {
 namespace {
 
+using autopsy::Ended;
 using autopsy::Unit;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -43,6 +44,13 @@ TEST(TextLog, lines_of_many_loops_give_position_and_value) {
       {"num_updates: 60 | loss: 2.5", "loss", Unit::kStep, 60, 2.5},
       {"step 7 Loss/train: 2.5", "Loss/train", Unit::kStep, 7, 2.5},
       {"step 7 loss train: nan", "loss train", Unit::kStep, 7, nan},
+      {"Epoch: [0][ 130/5005]\tTime  0.1 (  0.2)\tLoss 6.9 (7.0)", "Loss", Unit::kStep, 130, 6.9},
+      {"Epoch(train)  [1][50/100]  lr: 1.0e-03  loss: nan", "loss", Unit::kStep, 50, nan},
+      {"[0/5][50/1583] loss: 2.5", "loss", Unit::kStep, 50, 2.5},
+      {"Epoch 0:  45%|####5     | 45/100 [00:10<00:12,  4.35it/s, v_num=3, train_loss=nan.0]", "train_loss",
+       Unit::kStep, 45, nan},
+      {"Epoch [1/10], Step [100/600], Loss: nan", "Loss", Unit::kStep, 100, nan},
+      {"Train Epoch: 1 [1280/60000 (2%)]\tLoss: 2.5", "Loss", Unit::kEpoch, 1, 2.5},
   };
   for (const Line& line : lines) {
     const auto evidence = evidence_of("stdout.log", line.text + "\n");
@@ -85,14 +93,14 @@ TEST(TextLog, a_traceback_behind_a_bar_on_its_line_is_one) {
                                     "RuntimeError: Function 'SqrtBackward0' returned nan values in its 0th output.\n");
   ASSERT_THAT(evidence.tracebacks, SizeIs(1));
   EXPECT_EQ(evidence.tracebacks[0].backward, "SqrtBackward0");
-  EXPECT_TRUE(evidence.tracebacks[0].numeric);
+  EXPECT_EQ(evidence.tracebacks[0].ended, Ended::kByBadNumber);
 }
 
 TEST(TextLog, an_exception_about_numbers_is_one_whatever_it_is_called) {
   const auto numeric = [](const std::string& code, const std::string& message) {
     const auto evidence = evidence_of("stderr.log", "Traceback (most recent call last):\n  File \"train.py\", line 3, in <module>\n    " +
                                                         code + "\n" + message + "\n");
-    return evidence.tracebacks.size() == 1 && evidence.tracebacks[0].numeric;
+    return evidence.tracebacks.size() == 1 && evidence.tracebacks[0].ended == Ended::kByBadNumber;
   };
   EXPECT_TRUE(numeric("Categorical(logits=x)", "ValueError: Expected parameter logits to satisfy the constraint, but found invalid values:"));
   EXPECT_TRUE(numeric("assert not torch.isnan(loss).any()", "AssertionError"));
@@ -100,6 +108,85 @@ TEST(TextLog, an_exception_about_numbers_is_one_whatever_it_is_called) {
   EXPECT_FALSE(numeric("assert x.shape == (3,)", "AssertionError"));
   EXPECT_FALSE(numeric("torch.isnan(big).any()", "torch.OutOfMemoryError: CUDA out of memory."));
   EXPECT_FALSE(numeric("x = data[7]", "IndexError: list index out of range"));
+}
+
+TEST(TextLog, batches_of_later_epochs_are_counted_on) {
+  const auto evidence = evidence_of("stdout.log",
+                                    "Epoch 1/2\n 50/100 - loss: 2.5\n100/100 - loss: 2.5\n20/20 - val_loss: 2.5\n"
+                                    "Epoch 2/2\n 50/100 - loss: nan\n");
+  const autopsy::Series *loss = find_series(evidence, "loss"), *val = find_series(evidence, "val_loss");
+  ASSERT_NE(loss, nullptr);
+  ASSERT_NE(val, nullptr);
+  ASSERT_THAT(loss->points, SizeIs(3));
+  EXPECT_EQ(loss->points[2].at, 150);
+  EXPECT_EQ(val->points[0].at, 100);
+  EXPECT_THAT(loss->restarts, IsEmpty());
+}
+
+TEST(TextLog, a_bar_without_an_epoch_counts_nothing_that_is_known) {
+  const auto evidence = evidence_of("stdout.log", " 30%|###  | 3/10 [00:01<00:10, loss=nan]\n");
+  ASSERT_NE(find_series(evidence, "loss"), nullptr);
+  EXPECT_EQ(find_series(evidence, "loss")->unit, Unit::kEntry);
+}
+
+TEST(TextLog, a_traceback_in_a_box_gives_exception_and_last_own_frame) {
+  const auto evidence = evidence_of("stderr.log",
+                                    "╭──────── Traceback (most recent call last) ────────╮\n"
+                                    "│ /code/me/train.py:12 in <module>                  │\n"
+                                    "│                                                   │\n"
+                                    "│    9 loss = step()                                │\n"
+                                    "│ ❱ 12 main()                                       │\n"
+                                    "│                                                   │\n"
+                                    "│ /code/me/model.py:7 in forward                    │\n"
+                                    "│                                                   │\n"
+                                    "│ ❱  7 assert torch.isfinite(x).all()               │\n"
+                                    "╰───────────────────────────────────────────────────╯\n"
+                                    "AssertionError\n");
+  ASSERT_THAT(evidence.tracebacks, SizeIs(1));
+  const autopsy::Traceback& one = evidence.tracebacks[0];
+  EXPECT_EQ(one.exception, "AssertionError");
+  EXPECT_EQ(one.file, "/code/me/model.py");
+  EXPECT_EQ(one.line, 7u);
+  EXPECT_EQ(one.function, "forward");
+  EXPECT_EQ(one.ended, Ended::kByBadNumber);
+}
+
+TEST(TextLog, lines_below_an_exception_belong_to_its_message) {
+  const auto ended = [](const std::string& rest) {
+    const auto evidence = evidence_of(
+        "stderr.log", "Traceback (most recent call last):\n  File \"train.py\", line 3, in <module>\n    f()\n" + rest);
+    return evidence.tracebacks.size() == 1 ? evidence.tracebacks[0].ended : Ended::kByScaleExhausted;
+  };
+  EXPECT_EQ(ended("RuntimeError:\nthe gradient of layer 3 is NaN\n"), Ended::kByBadNumber);
+  EXPECT_EQ(ended("RuntimeError: training failed\n  because of non-finite gradients\n"), Ended::kByBadNumber);
+  EXPECT_EQ(
+      ended(
+          "ValueError: Expected parameter loc, but found invalid values:\ntensor([[nan, nan],\n        [nan, 1.]])\n"),
+      Ended::kByBadNumber);
+  // A number out of range is finite.
+  EXPECT_EQ(ended("ValueError: Expected parameter scale, but found invalid values:\ntensor([0., -1.])\n"),
+            Ended::kOtherwise);
+  EXPECT_EQ(ended("KeyError: 'x'\n\nnothing was NaN\n"), Ended::kOtherwise);
+  EXPECT_EQ(ended("KeyError: 'x'\nstep 3 loss 2.5\nnan was seen in another run\n"), Ended::kOtherwise);
+}
+
+TEST(TextLog, what_a_launcher_puts_before_each_line_is_no_part_of_a_traceback) {
+  const auto evidence = evidence_of("stderr.log",
+                                    "(TrainWorker pid=12) Traceback (most recent call last):\n"
+                                    "(TrainWorker pid=12)   File \"train.py\", line 3, in step\n"
+                                    "(TrainWorker pid=12)     check(loss)\n"
+                                    "(TrainWorker pid=12) ValueError: loss is nan\n");
+  ASSERT_THAT(evidence.tracebacks, SizeIs(1));
+  EXPECT_EQ(evidence.tracebacks[0].exception, "ValueError");
+  EXPECT_EQ(evidence.tracebacks[0].file, "train.py");
+}
+
+TEST(TextLog, utf_16_is_read) {
+  std::string text("\xff\xfe", 2);
+  for (const char c : std::string("step 3 loss nan\n")) text += {c, '\0'};
+  const auto evidence = evidence_of("stdout.log", text);
+  ASSERT_NE(find_series(evidence, "loss"), nullptr);
+  EXPECT_EQ(find_series(evidence, "loss")->points[0].at, 3);
 }
 
 TEST(TextLog, prose_holds_no_loss) {
@@ -138,7 +225,7 @@ TEST(TextLog, a_traceback_gives_exception_and_last_own_frame) {
   EXPECT_EQ(one.file, "me/model.py");
   EXPECT_EQ(one.line, 7u);
   EXPECT_EQ(one.function, "forward");
-  EXPECT_FALSE(one.numeric);
+  EXPECT_EQ(one.ended, Ended::kOtherwise);
   EXPECT_NE(find_series(evidence, "loss"), nullptr);
 }
 
@@ -153,7 +240,7 @@ TEST(TextLog, anomaly_mode_gives_the_function_and_the_forward_call) {
   ASSERT_THAT(evidence.tracebacks, SizeIs(1));
   EXPECT_EQ(evidence.tracebacks[0].backward, "LogBackward0");
   EXPECT_EQ(evidence.tracebacks[0].line, 3u);
-  EXPECT_TRUE(evidence.tracebacks[0].numeric);
+  EXPECT_EQ(evidence.tracebacks[0].ended, Ended::kByBadNumber);
 }
 
 TEST(TextLog, a_message_that_stops_training_counts_as_the_end) {

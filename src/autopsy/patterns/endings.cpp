@@ -20,7 +20,7 @@ std::string traceback_text(const Traceback& one) {
 
 std::optional<Guess> judge_stopped_by_check(const Curves& curves) {
   for (const Traceback& one : curves.evidence->tracebacks) {
-    if (!one.numeric || !one.backward.empty()) continue;
+    if (one.ended != Ended::kByBadNumber || !one.backward.empty()) continue;
     Guess out;
     if (curves.loss.size() != 0) {
       const Point& last = curves.loss.point(curves.loss.size() - 1);
@@ -39,7 +39,7 @@ std::optional<Guess> judge_stopped_by_check(const Curves& curves) {
 std::optional<Guess> judge_died_otherwise(const Curves& curves) {
   if (curves.any_bad()) return std::nullopt;
   for (const Traceback& one : curves.evidence->tracebacks) {
-    if (one.numeric) return std::nullopt;
+    if (one.ended != Ended::kOtherwise) return std::nullopt;
   }
   if (curves.evidence->tracebacks.empty()) return std::nullopt;
   const Traceback& last = curves.evidence->tracebacks.back();
@@ -55,8 +55,30 @@ std::optional<Guess> judge_died_otherwise(const Curves& curves) {
   return out;
 }
 
+std::optional<Guess> judge_lost_values(const Curves& curves) {
+  if (!curves.loss.there() || curves.any_bad()) return std::nullopt;
+  const auto lost = [](const Series& one) {
+    return one.last_gap.before == one.points.size() && one.last_gap.rows >= limits::kLostRows &&
+           one.last_gap.rows > limits::kLostTimes * one.longest_gap.rows;
+  };
+  const Series& loss = *curves.loss.series;
+  if (!lost(loss)) return std::nullopt;
+  // A loss of another phase of the run may go on in its place.
+  for (const Series& other : curves.evidence->series) {
+    if (other.quantity == Quantity::kLoss && other.source == loss.source && !lost(other)) return std::nullopt;
+  }
+  Guess out;
+  out.began = {loss.unit, loss.points.back().at, loss.last_gap.at};
+  out.evidence.push_back({"the last " + std::to_string(loss.last_gap.rows) + " rows have no " + loss.name + ", after " +
+                              std::to_string(loss.points.size()) + " that are finite",
+                          loss.source});
+  out.checks = {"what wrote the log: JSON has no NaN, and many writers put null or nothing in its place"};
+  return out;
+}
+
 std::optional<Guess> judge_healthy(const Curves& curves) {
   if (curves.any_bad() || !curves.loss.there() || !curves.evidence->tracebacks.empty()) return std::nullopt;
+  if (judge_lost_values(curves)) return std::nullopt;
   Guess out;
   out.confidence = Confidence::kLikely;
   const Point& last = curves.loss.point(curves.loss.size() - 1);

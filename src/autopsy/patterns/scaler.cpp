@@ -23,7 +23,7 @@ std::size_t falls_before(const std::vector<double>& scales, std::size_t end) {
 
 const Traceback* exhausted(const Evidence& evidence) {
   for (const Traceback& one : evidence.tracebacks) {
-    if (one.message.find("loss scale already at minimum") != std::string::npos) return &one;
+    if (one.ended == Ended::kByScaleExhausted) return &one;
   }
   return nullptr;
 }

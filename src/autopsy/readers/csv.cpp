@@ -46,14 +46,23 @@ void read_csv(std::string_view file, std::string_view, EvidenceBuilder& out) {
     }
     names.push_back(trimmed(cell));
   }
-  LogRows rows(out);
-  while (next_line(file, line)) {
-    std::size_t column = 0;
-    for (bool more = true; column < names.size() && next_cell(line, cell, more); ++column) {
-      if (const auto number = parse_number(cell)) rows.add(names[column], *number);
+  const auto read_into = [&](LogRows& rows) {
+    for (std::string_view rest = file; next_line(rest, line);) {
+      std::size_t column = 0;
+      for (bool more = true; column < names.size() && next_cell(line, cell, more); ++column) {
+        if (const auto number = parse_number(cell)) {
+          rows.add(names[column], *number);
+        } else if (trimmed(cell).empty()) {
+          rows.add_missing(names[column]);
+        }
+      }
+      rows.end();
     }
-    rows.end();
-  }
+  };
+  LogRows survey;
+  read_into(survey);
+  LogRows rows(out, survey.kinds());
+  read_into(rows);
 }
 
 }  // namespace nanhunt::autopsy

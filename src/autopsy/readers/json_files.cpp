@@ -16,6 +16,8 @@ void add_value(LogRows& rows, std::string_view path, const LooseValue& value) {
     rows.add(path, value.number);
   } else if (value.kind == LooseValue::Kind::kText) {
     if (const auto number = parse_number(value.text)) rows.add(path, *number);
+  } else if (value.text == "null" || value.text == "None") {
+    rows.add_missing(path);
   }
 }
 
@@ -42,18 +44,24 @@ void read_trainer_state(std::string_view file, std::string_view, EvidenceBuilder
 }
 
 void read_json_lines(std::string_view file, std::string_view, EvidenceBuilder& out) {
-  LogRows rows(out);
   std::uint64_t lines = 0, bad = 0, first_bad = 0;
-  for (std::string_view line; next_line(file, line);) {
-    ++lines;
-    line = trimmed(line);
-    if (line.empty()) continue;
-    const LooseEnd end =
-        read_loose_json(line, [&](std::string_view path, const LooseValue& value) { add_value(rows, path, value); });
-    rows.end();
-    if (end.whole && end.length == line.size()) continue;
-    if (bad++ == 0) first_bad = lines;
-  }
+  const auto read_into = [&](LogRows& rows) {
+    lines = bad = 0;
+    for (std::string_view rest = file, line; next_line(rest, line);) {
+      ++lines;
+      line = trimmed(line);
+      if (line.empty()) continue;
+      const LooseEnd end =
+          read_loose_json(line, [&](std::string_view path, const LooseValue& value) { add_value(rows, path, value); });
+      rows.end();
+      if (end.whole && end.length == line.size()) continue;
+      if (bad++ == 0) first_bad = lines;
+    }
+  };
+  LogRows survey;
+  read_into(survey);
+  LogRows rows(out, survey.kinds());
+  read_into(rows);
   if (bad != 0) {
     out.set_damage(std::to_string(bad) + " lines are no valid JSON, the first of them line " +
                    std::to_string(first_bad));

@@ -2,6 +2,7 @@
 #include "src/autopsy/readers/log_row.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace nanhunt::autopsy {
 namespace {
@@ -40,7 +41,12 @@ void LogRows::add(std::string_view name, double value) {
     values_.push_back({*meaning.quantity, std::string(name), value});
 }
 
+void LogRows::add_missing(std::string_view name) {
+  if (missing_.size() < kMostValues && meaning_of(name).quantity == Quantity::kLoss) missing_.emplace_back(name);
+}
+
 void LogRows::set_step(double step) { given_ = step; }
+void LogRows::set_progress(const Progress& progress) { progress_ = progress; }
 
 double LogRows::position_of(double step, double epoch) {
   // A step that begins anew with each epoch goes on from the epoch before.
@@ -51,23 +57,60 @@ double LogRows::position_of(double step, double epoch) {
   return offset_ + step;
 }
 
-bool LogRows::end() {
-  const double step = is_finite(step_) ? step_ : given_;
-  const bool any = !values_.empty();
-  if (any) {
-    Unit unit = Unit::kEntry;
-    double at = static_cast<double>(entries_);
-    if (is_finite(step)) {
-      unit = Unit::kStep;
-      at = position_of(step, epoch_);
-    } else if (is_finite(epoch_)) {
-      unit = Unit::kEpoch;
-      at = epoch_;
-    }
-    for (const Value& one : values_) out_->add(one.quantity, one.name, at, unit, one.value);
-    ++entries_;
+double LogRows::position_of(const Progress& progress, double epoch) {
+  if (!is_finite(first_epoch_)) {
+    first_epoch_ = std::min(epoch, 1.0);
+    epoch_length_ = progress.of;
   }
+  // A loop over other batches, as an evaluation's, stands where training stands.
+  if (progress.of == epoch_length_) last_position_ = (epoch - first_epoch_) * epoch_length_ + progress.at;
+  return last_position_;
+}
+
+void LogRows::hand_over() {
+  const double step = is_finite(step_) ? step_ : given_;
+  if (is_finite(epoch_)) named_epoch_ = epoch_;
+  Unit unit = Unit::kEntry;
+  double at = static_cast<double>(entries_);
+  if (is_finite(step)) {
+    unit = Unit::kStep;
+    at = position_of(step, epoch_);
+  } else if (const double epoch = progress_ ? progress_->epoch.value_or(named_epoch_) : kUnknown;
+             is_finite(epoch) && epoch == std::floor(epoch)) {
+    unit = Unit::kStep;
+    at = position_of(*progress_, epoch);
+  } else if (is_finite(epoch_)) {
+    unit = Unit::kEpoch;
+    at = epoch_;
+  }
+  for (const Value& one : values_) {
+    if (!one.stands_for_nothing) out_->add(one.quantity, one.name, at, unit, one.value);
+  }
+  for (const std::string& name : missing_) out_->add_missing(name, at, unit);
+  ++entries_;
+}
+
+bool LogRows::end() {
+  bool training = false, evaluation = false;
+  for (const Value& one : values_) {
+    if (!is_finite(one.value)) continue;
+    training |= one.quantity == Quantity::kLoss || one.quantity == Quantity::kGradNorm;
+    evaluation |= one.quantity == Quantity::kEvalLoss;
+  }
+  kinds_.both |= training && evaluation;
+  for (Value& one : values_) {
+    if (!std::isnan(one.value)) continue;
+    const bool of_evaluation = one.quantity == Quantity::kEvalLoss;
+    if (of_evaluation && training) kinds_.training_alone = true;
+    if (one.quantity == Quantity::kLoss && evaluation) kinds_.evaluation_alone = true;
+    one.stands_for_nothing = known_kinds_.parted() && (of_evaluation ? training : evaluation);
+  }
+  const bool any = !values_.empty();
+  if (any && out_ != nullptr) hand_over();
+  if (!any && is_finite(epoch_)) named_epoch_ = epoch_;  // "Epoch 3/10" on a line of its own
   values_.clear();
+  missing_.clear();
+  progress_.reset();
   step_ = epoch_ = given_ = kUnknown;
   step_rank_ = 0;
   return any;

@@ -10,20 +10,37 @@
 #include <vector>
 
 #include "src/autopsy/evidence.h"
+#include "src/autopsy/readers/progress.h"
 
 namespace nanhunt::autopsy {
 
+// Where the numbers of training and of evaluation stand in the rows of a table. Where no row has both, pandas and its
+// like write NaN for what a row does not have.
+struct RowKinds {
+  bool both = false, training_alone = false, evaluation_alone = false;
+
+  bool parted() const { return !both && training_alone && evaluation_alone; }
+};
+
 class LogRows {
  public:
-  explicit LogRows(EvidenceBuilder& out) : out_(&out) {}
+  // `kinds`: of all rows, where they are known.
+  explicit LogRows(EvidenceBuilder& out, RowKinds kinds = {}) : out_(&out), known_kinds_(kinds) {}
+  // Hands nothing over: looks what kinds of rows there are.
+  LogRows() = default;
 
   void add(std::string_view name, double value);
-  void set_step(double step);  // known from elsewhere; a step among the values goes before it
+  void add_missing(std::string_view name);  // the row has the column, and nothing in it
+  void set_step(double step);               // known from elsewhere; a step among the values goes before it
+  void set_progress(const Progress& progress);
   // Ends the row: hands its values over. True where one of them is judged.
   bool end();
+  const RowKinds& kinds() const { return kinds_; }
 
  private:
   double position_of(double step, double epoch);
+  double position_of(const Progress& progress, double epoch);
+  void hand_over();
 
   struct Meaning {
     std::optional<Unit> unit;
@@ -31,17 +48,22 @@ class LogRows {
   };
   Meaning meaning_of(std::string_view name);
 
-  EvidenceBuilder* out_;
+  EvidenceBuilder* out_ = nullptr;
+  RowKinds known_kinds_, kinds_;
   std::unordered_map<std::string, Meaning> meanings_;  // of names: rows repeat them; only ever asked by name
   struct Value {
     Quantity quantity;
     std::string name;
     double value;
+    bool stands_for_nothing = false;
   };
   std::vector<Value> values_;
+  std::vector<std::string> missing_;
+  std::optional<Progress> progress_;
   double step_ = kUnknown, epoch_ = kUnknown, given_ = kUnknown;
   int step_rank_ = 0;  // how surely step_ counts the run's steps
   double last_step_ = kUnknown, last_epoch_ = kUnknown, offset_ = 0;
+  double named_epoch_ = kUnknown, first_epoch_ = kUnknown, epoch_length_ = kUnknown, last_position_ = 0;  // of progress
   std::uint64_t entries_ = 0;
 };
 

@@ -14,33 +14,34 @@ bool ends_with_any(std::string_view name, std::initializer_list<std::string_view
 }
 
 constexpr Reader kReaders[] = {
-    {"trainer_state.json", [](std::string_view name) { return name == "trainer_state.json"; }, read_trainer_state},
-    {"TensorBoard", [](std::string_view name) { return name.find("tfevents") != std::string_view::npos; },
+    {"trainer_state.json", [](std::string_view name) { return name == "trainer_state.json"; }, false,
+     read_trainer_state},
+    {"TensorBoard", [](std::string_view name) { return name.find("tfevents") != std::string_view::npos; }, false,
      read_tensorboard},
-    {"W&B", [](std::string_view name) { return name.ends_with(".wandb"); }, read_wandb},
-    {"W&B metadata", [](std::string_view name) { return name == "wandb-metadata.json"; }, read_wandb_metadata},
-    {"W&B summary", [](std::string_view name) { return name == "wandb-summary.json"; }, read_json_summary},
+    {"W&B", [](std::string_view name) { return name.ends_with(".wandb"); }, false, read_wandb},
+    {"W&B metadata", [](std::string_view name) { return name == "wandb-metadata.json"; }, false, read_wandb_metadata},
+    {"W&B summary", [](std::string_view name) { return name == "wandb-summary.json"; }, false, read_json_summary},
     {"settings",
      [](std::string_view name) {
        return name == "training_args.json" || name == "config.json" || name == "args.json" || name == "hparams.json";
      },
-     read_json_settings},
+     false, read_json_settings},
     {"settings",
      [](std::string_view name) {
        return ends_with_any(name, {".yaml", ".yml"});
      },
-     read_yaml_settings},
-    {"CSV", [](std::string_view name) { return name.ends_with(".csv"); }, read_csv},
+     false, read_yaml_settings},
+    {"CSV", [](std::string_view name) { return name.ends_with(".csv"); }, true, read_csv},
     {"JSON lines",
      [](std::string_view name) {
        return ends_with_any(name, {".jsonl", ".ndjson"});
      },
-     read_json_lines},
+     true, read_json_lines},
     {"text",
      [](std::string_view name) {
        return ends_with_any(name, {".log", ".out", ".err", ".txt"});
      },
-     read_text_log},
+     true, read_text_log},
 };
 
 }  // namespace

@@ -12,6 +12,7 @@ namespace nanhunt::autopsy {
 struct Reader {
   std::string_view format;
   bool (*claims)(std::string_view name);  // by the file's name, lower case
+  bool by_lines;                          // of a large one the first and the last lines say most
   // What is wrong with the file is said by set_damage(); what was read before that stays.
   void (*read)(std::string_view file, std::string_view path, EvidenceBuilder& out);
 };

@@ -212,7 +212,8 @@ void read_text_log(std::string_view file, std::string_view, EvidenceBuilder& out
     if (line.starts_with("Namespace(") || trimmed(line).starts_with("args:")) continue;  // settings, not results
     if (holds_bad_number(line)) out.note_bad_line(trimmed(line));
     if (!read_dict(line, rows)) read_named_numbers(line, rows);
-    rows.end();
+    if (const auto progress = find_progress(line)) rows.set_progress(*progress);
+    if (rows.end()) tracebacks.end_message();
   }
   tracebacks.end();
 }

@@ -2,6 +2,7 @@
 #include "src/autopsy/readers/traceback.h"
 
 #include <charconv>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -11,7 +12,8 @@
 namespace nanhunt::autopsy {
 namespace {
 
-constexpr std::string_view kForwardOf = "Error detected in ";
+constexpr std::string_view kForwardOf = "Error detected in ", kTraceback = "Traceback (most recent call last)";
+constexpr std::size_t kLongestMessage = 16384;  // of what is searched for bad numbers
 
 std::string lower_case(std::string_view text) {
   std::string out(text);
@@ -36,11 +38,15 @@ bool speaks_of_bad_numbers(std::string_view exception, std::string_view message)
   for (const std::string_view word : {"nan", "nans", "inf", "infinite", "infinity", "nonfinite"}) {
     if (has_word(text, word)) return true;
   }
-  // "found invalid values" is what torch.distributions says of NaN, with the tensor below.
-  for (const std::string_view words : {"non-finite", "not finite", "found invalid values", "probability tensor contains"}) {
+  for (const std::string_view words : {"non-finite", "not finite", "probability tensor contains"}) {
     if (text.find(words) != std::string::npos) return true;
   }
-  return false;
+  // torch.distributions says this of NaN and of finite numbers that are out of range. The tensor below it decides,
+  // where it is there as a whole.
+  const std::size_t invalid = text.find("found invalid values");
+  if (invalid == std::string::npos) return false;
+  const std::size_t tensor = text.find("tensor(", invalid);
+  return tensor == std::string::npos || text.find("...", tensor) != std::string::npos;
 }
 
 // A line of code that asks whether numbers are finite.
@@ -51,14 +57,21 @@ bool asks_of_bad_numbers(std::string_view code) {
   return false;
 }
 
-// Lines with which training scripts end themselves, without an exception.
-bool is_stop_message(std::string_view line) {
+bool says_that_scale_is_exhausted(std::string_view text) {
+  // DeepSpeed; fairseq.
+  return text.find("loss scale already at minimum") != std::string_view::npos ||
+         text.find("inimum loss scale reached") != std::string_view::npos;
+}
+
+// What a line says with which training scripts end themselves, without an exception.
+Ended stop_message(std::string_view line) {
+  if (says_that_scale_is_exhausted(line)) return Ended::kByScaleExhausted;
   const std::string text = lower_case(line);
   const bool loss = text.find("loss is nan") != std::string::npos || text.find("loss is inf") != std::string::npos ||
                     text.find("nan loss") != std::string::npos || text.find("non-finite loss") != std::string::npos;
   const bool ends = text.find("stopping") != std::string::npos || text.find("abort") != std::string::npos ||
                     text.find("terminat") != std::string::npos;
-  return loss && ends;
+  return loss && ends ? Ended::kByBadNumber : Ended::kOtherwise;
 }
 
 bool is_own(std::string_view file) {
@@ -73,93 +86,168 @@ std::string backward_in(std::string_view message) {
   return std::string(rest.substr(0, rest.find('\'')));
 }
 
+// The line of a box that rich draws, without its sides; nothing for a line of no box.
+std::optional<std::string_view> boxed(std::string_view line) {
+  static constexpr std::string_view kSides[] = {"│", "┃", "|"};
+  for (const std::string_view side : kSides) {
+    if (!line.starts_with(side)) continue;
+    line.remove_prefix(side.size());
+    line = trimmed(line);
+    if (line.ends_with(side)) line.remove_suffix(side.size());
+    return trimmed(line);
+  }
+  return std::nullopt;
+}
+
+// Corners and edges of a box.
+bool is_edge(std::string_view line) {
+  for (const std::string_view corner : {"╭", "╰", "┏", "┗", "+-"}) {
+    if (line.starts_with(corner)) return true;
+  }
+  return false;
+}
+
+// "/code/train.py:12 in main", as rich names a frame.
+bool split_boxed_frame(std::string_view text, std::string_view& file, std::string_view& line,
+                       std::string_view& function) {
+  const std::size_t in = text.find(" in ");
+  if (in == std::string_view::npos) return false;
+  const std::size_t colon = text.rfind(':', in);
+  if (colon == std::string_view::npos || colon == 0 || colon + 1 == in) return false;
+  file = text.substr(0, colon);
+  line = text.substr(colon + 1, in - colon - 1);
+  function = text.substr(in + 4);
+  return line.find_first_not_of("0123456789") == std::string_view::npos && file.find(' ') == std::string_view::npos;
+}
+
 }  // namespace
 
-bool TracebackLines::take_frame(std::string_view line) {
-  const std::string_view text = trimmed(line);
-  if (!text.starts_with("File \"")) return false;
-  const std::size_t quote = text.find('"', 6), number = text.find(", line ");
-  if (quote == std::string_view::npos || number == std::string_view::npos) return false;
-  const std::string_view file = text.substr(6, quote - 6);
+bool TracebackLines::take_frame(std::string_view text) {
+  std::string_view file, line, function;
+  if (text.starts_with("File \"")) {
+    const std::size_t quote = text.find('"', 6), number = text.find(", line ");
+    if (quote == std::string_view::npos || number == std::string_view::npos) return false;
+    file = text.substr(6, quote - 6);
+    line = text.substr(number + 7);
+    if (const std::size_t in = line.find(", in "); in != std::string_view::npos) function = line.substr(in + 5);
+  } else if (!split_boxed_frame(text, file, line, function)) {
+    return false;
+  }
   if (!is_own(file)) return true;
-  Traceback& into = open_ ? now_ : forward_;
+  Traceback& into = within_ == Within::kFrames ? now_ : forward_;
   into.file = file;
   into.line = 0;
-  const std::string_view rest = text.substr(number + 7);
-  std::from_chars(rest.data(), rest.data() + rest.size(), into.line);
-  const std::size_t in = rest.find(", in ");
-  into.function = in == std::string_view::npos ? std::string() : std::string(rest.substr(in + 5));
+  into.function = function;
+  std::from_chars(line.data(), line.data() + line.size(), into.line);
+  return true;
+}
+
+void TracebackLines::take_code(std::string_view line) {
+  if (line.starts_with("❱")) line = trimmed(line.substr(std::string_view("❱").size()));
+  if (line.find_first_not_of("^~ ") != std::string_view::npos) code_ = line;
+}
+
+bool TracebackLines::begins(std::string_view line) {
+  const std::size_t detected = line.find(kForwardOf);
+  if (detected != std::string_view::npos && line.find("Traceback of forward call") != std::string_view::npos) {
+    end_message();
+    forward_ = {};
+    const std::string_view name = line.substr(detected + kForwardOf.size());
+    forward_.backward = name.substr(0, name.find('.'));
+    within_ = Within::kForwardCall;
+    return true;
+  }
+  const std::size_t at = line.find(kTraceback);
+  if (at == std::string_view::npos) return false;
+  end_message();
+  now_ = {};
+  code_.clear();
+  prefix_ = is_edge(line) ? std::string_view() : line.substr(0, at);  // or a progress bar, which no other line has
+  within_ = Within::kFrames;
   return true;
 }
 
 bool TracebackLines::take(std::string_view line) {
-  // torchrun and others put "[rank0]: " before each line.
+  // torchrun, Ray and others put the process before each line.
   if (line.starts_with("[rank")) {
     const std::size_t end = line.find("]: ");
     if (end != std::string_view::npos && end < 16) line.remove_prefix(end + 3);
   }
-  const std::size_t detected = line.find(kForwardOf);
-  if (detected != std::string_view::npos && line.find("Traceback of forward call") != std::string_view::npos) {
-    forward_ = {};
-    const std::string_view name = line.substr(detected + kForwardOf.size());
-    forward_.backward = name.substr(0, name.find('.'));
-    forward_open_ = true;
-    return true;
-  }
-  // A progress bar may stand before it on the line.
-  if (line.find("Traceback (most recent call last)") != std::string_view::npos) {
-    now_ = {};
-    code_.clear();
-    open_ = true;
-    forward_open_ = false;
-    return true;
-  }
-  if (!open_ && !forward_open_) {
-    if (!is_stop_message(line)) return false;
-    Traceback one;
-    one.message = trimmed(line);
-    one.numeric = true;
-    out_->add_traceback(std::move(one));
-    return false;  // such a line may also hold the loss
-  }
-  if (take_frame(line)) return true;
+  if (begins(line)) return true;
+  if (!prefix_.empty() && line.starts_with(prefix_)) line.remove_prefix(prefix_.size());
   const bool indented = line.starts_with(" ") || line.starts_with("\t");
-  if (line.empty() || indented) {
-    if (const std::string_view code = trimmed(line); indented && code.find_first_not_of("^~ ") != std::string_view::npos) code_ = code;
-    return true;
+  switch (within_) {
+    case Within::kNothing:
+      if (const Ended ended = stop_message(line); ended != Ended::kOtherwise) {
+        Traceback one;
+        one.message = trimmed(line);
+        one.ended = ended;
+        out_->add_traceback(std::move(one));
+      }
+      return false;  // such a line may also hold the loss
+    case Within::kMessage:
+      if (line.empty() || message_.size() > kLongestMessage) {
+        end_message();
+      } else {
+        message_.append("\n").append(line);
+      }
+      return false;  // nor is it sure where a message ends
+    case Within::kFrames:
+    case Within::kForwardCall:
+      if (is_edge(line)) return true;
+      if (const auto inside = boxed(line)) {
+        if (!take_frame(*inside) && inside->starts_with("❱")) take_code(*inside);
+        return true;
+      }
+      if (take_frame(trimmed(line))) return true;
+      if (indented) take_code(trimmed(line));
+      if (line.empty() || indented) return true;
+      if (within_ == Within::kFrames) {
+        finish(line);
+        return true;
+      }
+      within_ = Within::kNothing;
+      return false;
   }
-  if (open_) {
-    finish(line);
-    return true;
-  }
-  forward_open_ = false;
   return false;
 }
 
 void TracebackLines::finish(std::string_view line) {
-  open_ = false;
   const std::size_t colon = line.find(": ");
   now_.exception = trimmed(line.substr(0, colon));
+  if (now_.exception.ends_with(':')) now_.exception.pop_back();  // its message begins on the next line
   if (now_.exception.find(' ') != std::string::npos) {  // no exception's name: the traceback was cut off
     now_.exception.clear();
     now_.message = line;
   } else if (colon != std::string_view::npos) {
     now_.message = line.substr(colon + 2);
   }
-  now_.numeric = speaks_of_bad_numbers(now_.exception, now_.message) ||
-                 (now_.exception.ends_with("AssertionError") && asks_of_bad_numbers(code_));
+  message_ = now_.message;
   now_.backward = backward_in(now_.message);
   if (!now_.backward.empty() && now_.backward == forward_.backward && !forward_.file.empty()) {
     now_.file = forward_.file;  // the forward call says more than the line with backward()
     now_.line = forward_.line;
     now_.function = forward_.function;
   }
-  out_->add_traceback(std::move(now_));
-  now_ = {};
+  within_ = Within::kMessage;
 }
 
-void TracebackLines::end() {
-  if (open_) finish("");
+void TracebackLines::end_message() {
+  if (within_ == Within::kFrames) finish("");
+  if (within_ != Within::kMessage) return;
+  within_ = Within::kNothing;
+  if (now_.message.empty()) now_.message = trimmed(message_);
+  if (says_that_scale_is_exhausted(message_)) {
+    now_.ended = Ended::kByScaleExhausted;
+  } else if (speaks_of_bad_numbers(now_.exception, message_) ||
+             (now_.exception.ends_with("AssertionError") && asks_of_bad_numbers(code_))) {
+    now_.ended = Ended::kByBadNumber;
+  }
+  out_->add_traceback(std::move(now_));
+  now_ = {};
+  message_.clear();
 }
+
+void TracebackLines::end() { end_message(); }
 
 }  // namespace nanhunt::autopsy

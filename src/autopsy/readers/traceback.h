@@ -3,6 +3,8 @@
 // it was a bad number that ended the program.
 #pragma once
 
+#include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "src/autopsy/evidence.h"
@@ -12,19 +14,25 @@ namespace nanhunt::autopsy {
 class TracebackLines {
  public:
   explicit TracebackLines(EvidenceBuilder& out) : out_(&out) {}
-  // True where the line belongs to a traceback, or is a message of its own that ended a run.
+  // True where the line belongs to a traceback.
   bool take(std::string_view line);
-  void end();  // of the text
+  void end_message();  // what comes now is no part of an exception's message
+  void end();          // of the text
 
  private:
+  enum class Within : std::uint8_t { kNothing, kForwardCall, kFrames, kMessage };
+
+  bool begins(std::string_view line);
   bool take_frame(std::string_view line);
+  void take_code(std::string_view line);
   void finish(std::string_view line);
 
   EvidenceBuilder* out_;
   Traceback now_, forward_;  // forward_: of anomaly mode, the call that made what backward failed on
   std::string code_;         // the last line of code in it
-  bool open_ = false;        // within a traceback
-  bool forward_open_ = false;
+  std::string prefix_;       // what a launcher puts before each line: "[rank0]: "
+  std::string message_;      // lines of it after the first, and the first
+  Within within_ = Within::kNothing;
 };
 
 }  // namespace nanhunt::autopsy

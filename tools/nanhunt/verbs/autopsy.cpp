@@ -6,6 +6,10 @@
 #include "src/autopsy/answer.h"
 #include "src/autopsy/collect.h"
 #include "src/autopsy/judge.h"
+#include "src/checkpoint/folders.h"
+#include "src/checkpoint/judge.h"
+#include "src/checkpoint/statistics.h"
+#include "tools/nanhunt/checkpoints/checkpoint_place.h"
 #include "tools/nanhunt/terminal.h"
 #include "tools/nanhunt/verb.h"
 
@@ -25,9 +29,8 @@ class AutopsyVerb final : public Verb {
   int run() override {
     autopsy::Evidence evidence;
     if (place_ == "-") {
-      const auto text = autopsy::read_stdin_text();
-      if (!text) return fail(text.status());
-      autopsy::add_text(*text, "stdin", evidence);
+      const Status added = autopsy::add_stdin(evidence);
+      if (!added) return fail(added);
     } else {
       auto collected = autopsy::collect_evidence(place_);
       if (!collected) return cannot_read(collected.status());
@@ -46,11 +49,23 @@ class AutopsyVerb final : public Verb {
     autopsy::join_series(evidence);
     const autopsy::Judgement judgement = autopsy::judge(evidence);
     const int status = exit_status(judgement.outcome);
-    if (json_) return print_and_return(autopsy::answer_json(place_, evidence, judgement, status), status);
-    return print_and_return(autopsy::answer_text(evidence, judgement, stdout_has_colour(), stdout_width()), status);
+    const auto judge_weights = [&](const std::string& path) { return weights_of(place_ + "/" + path); };
+    const auto resume = autopsy::resume_from(evidence, judgement, judge_weights);
+    if (json_) return print_and_return(autopsy::answer_json(place_, evidence, judgement, resume, status), status);
+    return print_and_return(autopsy::answer_text(evidence, judgement, resume, stdout_has_colour(), stdout_width()),
+                            status);
   }
 
  private:
+  static autopsy::Weights weights_of(const std::string& path) {
+    const auto read = checkpoint::read_checkpoint(path);
+    if (!read) return autopsy::Weights::kNotJudged;
+    const auto judged = checkpoint::judge(*read, checkpoint::compute_statistics(*read, checkpoint_progress(path)));
+    if (judged.count(checkpoint::Severity::kFault) > 0) return autopsy::Weights::kBad;
+    if (judged.damaged || judged.not_judged > 0 || !judged.conclusive()) return autopsy::Weights::kNotJudged;
+    return autopsy::Weights::kSound;
+  }
+
   static int cannot_read(const Status& status) {
     say(status.message());
     return kUnreadable;
