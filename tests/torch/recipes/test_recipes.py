@@ -15,6 +15,7 @@ from hunting import cli, needs_cli, with_package
 
 pytestmark = [pytest.mark.usefixtures("library"), needs_cli]
 HERE = Path(__file__).resolve().parent
+BESIDE = Path(sys.prefix) / "beside"  # what tools/fetch_torch keeps from the other packages
 TIMEOUT = 1800  # ends what hangs
 
 
@@ -35,16 +36,20 @@ RECIPES = (
     Recipe("peft_lora", ("peft",), "base_model.model.transformer.h.1.mlp.act"),
     Recipe("accelerate_loop", ("accelerate",), launcher=LAUNCH),
     Recipe("ray_train", ("ray",)),
+    Recipe("timm_train", ("timm",), "blocks.1.mlp.act"),
     Recipe("deepspeed_zero", ("deepspeed",), "module.transformer.h.1.mlp.act"),
 )
 
 
 def run(recipe: Recipe, folder: Path, *words: str) -> tuple[int, dict]:
+    beside = BESIDE / recipe.name
     for package in (*recipe.packages, "transformers"):
-        if importlib.util.find_spec(package) is None:
+        if importlib.util.find_spec(package) is None and not (beside / package).is_dir():
             pytest.skip(f"{package} is not installed")
     environment = {**with_package(), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder),
                    "RAY_TMPDIR": "/tmp"}
+    if beside.is_dir():
+        environment["PYTHONPATH"] = os.pathsep.join([str(beside), environment.get("PYTHONPATH", "")]).strip(os.pathsep)
     command = [cli(), "run", "--quiet", "--out", str(folder / "run"), "--", sys.executable,
                *recipe.launcher, str(HERE / f"{recipe.name}.py"), *words]  # fmt: skip
     done = subprocess.run(
