@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Implements render_brief of nanhunt/reporter.h. Moves together with schema/nanhunt.brief.schema.json.
 #include <algorithm>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -37,7 +38,10 @@ struct BriefRoom {
 class Brief {
  public:
   Brief(const Analysis& analysis, const TextOptions& options)
-      : options_(options), model_(make_report_model(analysis, options.going)), finding_(find_origin(analysis)) {
+      : options_(options),
+        findings_(analysis.findings),
+        model_(make_report_model(analysis, options.going)),
+        finding_(find_origin(analysis)) {
     if (!analysis.ranks.empty()) info_ = &analysis.ranks.front().info;
     ranks_ = analysis.ranks.size();
     steps_ = analysis.coverage.steps;
@@ -108,20 +112,37 @@ class Brief {
             {"sinks", lines(view.sinks, room)}};
   }
 
-  static json evidence(const FindingView& view, const BriefRoom& room) {
+  // The tensor that a row of a view shows: they are the first inputs, then the result.
+  const TensorSummary& tensor_of(const FindingView& view, std::size_t row) const {
+    const std::optional<TensorSummary>& result = finding_->output ? finding_->output : finding_->tensor;
+    return result && row + 1 == view.tensors.size() ? *result : finding_->inputs[row];
+  }
+
+  static json counts(const TensorStats& stats) {
+    const bool counted = stats.level >= StatsLevel::kCounts;
+    const auto count = [&](std::int64_t n) { return counted ? json_integer(n) : json(); };
+    const auto number = [&](double value) { return counted && stats.has_finite() ? json_number(value) : json(); };
+    return {{"elements", json_integer(stats.numel)},
+            {"nan", count(stats.nan)},
+            {"pos_inf", count(stats.pos_inf)},
+            {"neg_inf", count(stats.neg_inf)},
+            {"zeros", count(stats.zero)},
+            {"min", number(stats.min)},
+            {"max", number(stats.max)}};
+  }
+
+  json evidence(const FindingView& view, const BriefRoom& room) const {
     json tensors = json::array();
     std::size_t omitted = static_cast<std::size_t>(view.tensors_omitted);
-    for (const TensorRow& row : view.tensors) {
+    for (std::size_t i = 0; i < view.tensors.size(); ++i) {
+      const TensorRow& row = view.tensors[i];
       if (tensors.size() == room.items) {
         ++omitted;
         continue;
       }
       json one = {{"part", json_text(row.part, room.name)}, {"name", text(row.name, room.name)}, {"dtype", row.dtype},
                   {"shape", json_text(row.shape, room.name)}, {"bad", row.bad}, {"counts", nullptr}, {"note", text(row.note, room.sentence)}};
-      if (row.has_stats) {
-        one["counts"] = {{"elements", row.elements}, {"nan", row.nan}, {"pos_inf", row.pos_inf}, {"neg_inf", row.neg_inf},
-                         {"zeros", row.zeros}, {"min", row.min}, {"max", row.max}};
-      }
+      if (row.has_stats) one["counts"] = counts(tensor_of(view, i).stats);
       tensors.push_back(std::move(one));
     }
     json path = json::array();
@@ -146,7 +167,9 @@ class Brief {
     const FrameView& frame = view.frames.front();
     json shown = json::array(), callers = json::array();
     for (const CodeLine& line : lines_around(frame, room.code))
-      shown.push_back({{"number", json_text(line.number)}, {"text", json_text(line.text, room.line)}, {"here", line.here}});
+      shown.push_back({{"number", json_count(std::strtoull(line.number.c_str(), nullptr, 10))},
+                       {"text", json_text(line.text, room.line)},
+                       {"here", line.here}});
     for (std::size_t i = 1; i < view.frames.size() && callers.size() < room.callers; ++i) {
       const FrameView& caller = view.frames[i];
       callers.push_back({{"place", json_text(caller.place, room.name)}, {"function", text(caller.function, room.name)},
@@ -172,8 +195,12 @@ class Brief {
     for (const FindingView& one : model_.others) {
       ++counts[static_cast<std::size_t>(one.severity)];
       if (first.size() == room.others) continue;
-      first.push_back({{"id", json_text(one.id)}, {"severity", severity_name(one.severity)}, {"title", json_text(one.title, room.sentence)},
-                       {"step", json_text(one.step)}});
+      const auto found =
+          std::find_if(findings_.begin(), findings_.end(), [&](const Finding& f) { return f.id == one.id; });
+      first.push_back({{"id", json_text(one.id)},
+                       {"severity", severity_name(one.severity)},
+                       {"title", json_text(one.title, room.sentence)},
+                       {"step", found == findings_.end() ? json() : json(found->place.step)}});
     }
     return {{"faults", json_count(counts[2])}, {"warnings", json_count(counts[1])}, {"notes", json_count(counts[0])},
             {"omitted", json_count(model_.findings_omitted)}, {"first", std::move(first)}};
@@ -200,6 +227,7 @@ class Brief {
   }
 
   const TextOptions& options_;
+  const std::vector<Finding>& findings_;
   ReportModel model_;
   const Finding* finding_ = nullptr;
   const RunInfo* info_ = nullptr;

@@ -108,13 +108,13 @@ def test_tools_say_whether_they_only_read(tmp_path):
 def test_a_report_is_the_brief_one_and_checks_say_what_runs_are(folder):
     answers = speak(
         folder,
-        tool(1, "report", run="adam-eps"),
+        tool(1, "report", path="adam-eps"),
         tool(2, "check", path="adam-eps"),
         tool(3, "check", path="adam-eps-fixed"),
         tool(4, "list_runs"),
-        tool(5, "live", run="adam-eps"),
-        tool(6, "info", run="adam-eps"),
-        tool(7, "advise", run="adam-eps"),
+        tool(5, "live", path="adam-eps"),
+        tool(6, "info", path="adam-eps"),
+        tool(7, "advise", path="adam-eps"),
     )
     results = {number: answer["result"] for number, answer in answers.items()}
     assert not any(one["isError"] for one in results.values()), results
@@ -126,16 +126,16 @@ def test_a_report_is_the_brief_one_and_checks_say_what_runs_are(folder):
     )
     assert json.loads(results[1]["content"][0]["text"]) == brief
     assert results[2]["structuredContent"]["status"] == "fault" and results[3]["structuredContent"]["status"] == "clean"
-    assert {one["run"] for one in results[4]["structuredContent"]["runs"]} == {"adam-eps", "adam-eps-fixed"}
+    assert {one["path"] for one in results[4]["structuredContent"]["runs"]} == {"adam-eps", "adam-eps-fixed"}
 
 
 def test_rows_are_bounded_and_cut_between_lines(folder):
     answers = speak(
         folder,
-        tool(1, "dump", run="adam-eps", kind="ops"),
-        tool(2, "dump", run="adam-eps", kind="ops", limit=3),
-        tool(3, "dump", run="adam-eps", kind="values", limit=500),
-        tool(4, "dump", run="adam-eps", kind="ops", step=0, limit=5),
+        tool(1, "dump", path="adam-eps", kind="ops"),
+        tool(2, "dump", path="adam-eps", kind="ops", limit=3),
+        tool(3, "dump", path="adam-eps", kind="values", limit=500),
+        tool(4, "dump", path="adam-eps", kind="ops", step=0, limit=5),
     )
     rows = {number: answer["result"]["content"][0]["text"] for number, answer in answers.items()}
     assert len(rows[1].splitlines()) == 50 and len(rows[2].splitlines()) == 3
@@ -152,7 +152,7 @@ def test_what_is_not_below_a_root_is_not_read(folder, path):
     link = folder / "link"
     if not link.is_symlink():
         link.symlink_to("/etc")
-    result = speak(folder, tool(1, "report", run=path))[1]["result"]
+    result = speak(folder, tool(1, "report", path=path))[1]["result"]
     assert result["isError"] and "nanhunt.brief" not in json.dumps(result)
 
 
@@ -160,15 +160,15 @@ def test_what_is_not_below_a_root_is_not_read(folder, path):
     "arguments",
     [
         {},
-        {"run": 7},
-        {"run": ["adam-eps"]},
-        {"run": "adam-eps", "step": -1},
-        {"run": "adam-eps", "step": 1.5},
-        {"run": "adam-eps", "limit": 501},
-        {"run": "adam-eps", "kind": "--help"},
-        {"run": "adam-eps", "more": 1},
-        {"run": "x" * 5000},
-        {"run": "--help"},
+        {"path": 7},
+        {"path": ["adam-eps"]},
+        {"path": "adam-eps", "step": -1},
+        {"path": "adam-eps", "step": 1.5},
+        {"path": "adam-eps", "limit": 501},
+        {"path": "adam-eps", "kind": "--help"},
+        {"path": "adam-eps", "more": 1},
+        {"path": "x" * 5000},
+        {"path": "--help"},
     ],
 )
 def test_arguments_that_make_no_sense_are_refused_in_words(folder, arguments):
@@ -176,25 +176,50 @@ def test_arguments_that_make_no_sense_are_refused_in_words(folder, arguments):
     assert result["isError"] and len(result["content"][0]["text"]) > 10
 
 
+def test_what_a_tool_reads_has_one_name_in_all_of_them(tmp_path):
+    for one in speak(tmp_path, request(1, "tools/list"), words=["--write"])[1]["result"]["tools"]:
+        names = list(one["inputSchema"]["properties"])
+        assert "path" in names and not {"run", "folder", "file", "a", "b"} & set(names), one["name"]
+        assert ("path" in one["inputSchema"]["required"]) == (one["name"] != "list_runs")
+
+
+def test_a_wrong_name_and_a_missing_one_are_answered_with_the_names_that_there_are(folder):
+    answers = speak(
+        folder, tool(1, "report", run="adam-eps"), tool(2, "diff", path="adam-eps"), tool(3, "dump", folder="x")
+    )
+    said = {number: answer["result"]["content"][0]["text"] for number, answer in answers.items()}
+    assert said[1] == "report: 'run' is no argument of it. Its arguments are path (required)."
+    assert said[2] == "diff: 'other' is missing. Its arguments are path (required), other (required)."
+    assert "kind, step, module, rank, limit." in said[3]
+
+
+def test_where_no_run_is_found_the_answer_says_what_else_can_be_done(folder, tmp_path):
+    nothing = speak(tmp_path, tool(1, "list_runs"))[1]["result"]["structuredContent"]
+    assert nothing["runs"] == []
+    for words in ("`autopsy`", "`check`", "nanhunt run --out run -- python train.py"):
+        assert words in nothing["next"]
+    assert "next" not in speak(folder, tool(1, "list_runs"))[1]["result"]["structuredContent"]
+
+
 def test_a_word_of_the_client_never_becomes_an_option(folder):
     # `--json` is no module, and `--limit=9` no kind.
     answers = speak(
         folder,
-        tool(1, "dump", run="adam-eps", module="--limit=1"),
-        tool(2, "dump", run="adam-eps", kind="ops --limit 1"),
+        tool(1, "dump", path="adam-eps", module="--limit=1"),
+        tool(2, "dump", path="adam-eps", kind="ops --limit 1"),
     )
     assert answers[1]["result"]["isError"] is False and "no rows match" in answers[1]["result"]["content"][0]["text"]
     assert answers[2]["result"]["isError"]
 
 
 def test_only_a_server_that_may_write_writes(folder):
-    refused = speak(folder, tool(1, "repro", run="adam-eps", out="shown"))[1]["result"]
+    refused = speak(folder, tool(1, "repro", path="adam-eps", out="shown"))[1]["result"]
     assert refused["isError"] and not (folder / "shown").exists()
-    outside = speak(folder, tool(1, "repro", run="adam-eps", out="../shown"), words=["--write"])[1]["result"]
+    outside = speak(folder, tool(1, "repro", path="adam-eps", out="../shown"), words=["--write"])[1]["result"]
     assert outside["isError"] and not (folder.parent / "shown").exists()
     before = sorted(path.name for path in folder.iterdir())
-    asked = [("report", "run"), ("check", "path"), ("info", "run"), ("advise", "run"), ("live", "run")]
-    speak(folder, *[tool(i, name, **{key: "adam-eps"}) for i, (name, key) in enumerate(asked)])
+    asked = ["report", "check", "info", "advise", "live"]
+    speak(folder, *[tool(i, name, path="adam-eps") for i, name in enumerate(asked)])
     assert sorted(path.name for path in folder.iterdir()) == before
     assert not (folder / "adam-eps" / "report.json").exists()
 
@@ -203,7 +228,7 @@ def test_a_call_can_be_cancelled_and_another_waits_its_turn(folder):
     # The channel is read while the verb runs, so what comes in one go is known before it ends.
     answers = speak(
         folder,
-        tool(1, "report", run="adam-eps"),
+        tool(1, "report", path="adam-eps"),
         {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}},
         tool(2, "check", path="adam-eps"),
         {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 99}},

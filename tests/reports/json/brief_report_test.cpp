@@ -62,6 +62,28 @@ TEST(BriefReport, a_fault_says_where_it_began_what_to_change_and_which_command_c
   for (const json& next : brief["next"]) EXPECT_THAT(next["command"].get<std::string>(), HasSubstr("'my runs/a b'"));
 }
 
+TEST(BriefReport, counts_line_numbers_and_steps_are_numbers) {
+  const Analysis analysis = make_fault_analysis();
+  const json brief = brief_of(analysis);
+  const Finding& origin = analysis.findings.front();
+  const json& tensors = brief["evidence"]["tensors"]["shown"];
+  ASSERT_EQ(tensors.size(), origin.inputs.size() + 1);
+  const TensorStats& result = (origin.output ? origin.output : origin.tensor)->stats;
+  EXPECT_EQ(tensors.back()["counts"]["elements"], result.numel);
+  EXPECT_EQ(tensors.back()["counts"]["nan"], result.nan);
+  EXPECT_EQ(tensors.front()["counts"]["zeros"], origin.inputs.front().stats.zero);
+  EXPECT_EQ(tensors.front()["counts"]["max"], origin.inputs.front().stats.max);
+  ASSERT_FALSE(brief["code"]["lines"].empty());
+  for (const json& line : brief["code"]["lines"]) {
+    EXPECT_TRUE(line["number"].is_number_unsigned());
+    if (line["here"]) {
+      EXPECT_EQ(line["number"], origin.frames.front().line);
+    }
+  }
+  ASSERT_FALSE(brief["others"]["first"].empty());
+  EXPECT_EQ(brief["others"]["first"][0]["step"], analysis.findings[1].place.step);
+}
+
 TEST(BriefReport, a_clean_run_has_no_origin_and_says_what_was_not_watched) {
   const json brief = brief_of(make_clean_analysis());
   EXPECT_EQ(brief["verdict"]["status"], "clean");

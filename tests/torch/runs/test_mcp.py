@@ -52,30 +52,30 @@ def test_an_agent_finds_the_operation_its_line_and_the_cure_and_proves_them(fold
         async with client(folder, "--write") as session:
             tools = {tool.name for tool in (await session.list_tools()).tools}
             assert {"list_runs", "report", "check", "dump", "diff", "repro"} <= tools
-            runs = [one["run"] for one in (await use(session, "list_runs"))["runs"]]
+            runs = [one["path"] for one in (await use(session, "list_runs"))["runs"]]
             assert sorted(runs) == ["monday", "tuesday"]
             verdicts = {run: (await use(session, "check", path=run))["status"] for run in runs}
             assert verdicts == {"monday": "fault", "tuesday": "clean"}
-            brief = await use(session, "report", run="monday")
+            brief = await use(session, "report", path="monday")
             assert len(json.dumps(brief)) <= 16 * 1024
             origin = brief["origin"]
             # The line that it names is the program's, and its text is that of the file.
             file, line = re.fullmatch(r"(.+):(\d+)", origin["call_site"]).groups()
             here = next(one for one in brief["code"]["lines"] if one["here"])
-            assert file.endswith("log_zero.py") and here["number"] == line
+            assert file.endswith("log_zero.py") and here["number"] == int(line)
             assert here["text"].strip() == (CASES / "log_zero.py").read_text().splitlines()[int(line) - 1].strip()
             rows = [
                 json.loads(row)
                 for row in (
-                    await use(session, "dump", run="monday", kind="ops", step=origin["step"], limit=500)
+                    await use(session, "dump", path="monday", kind="ops", step=origin["step"], limit=500)
                 ).splitlines()
                 if row.startswith("{")
             ]
             assert origin["op"] in {row["op"] for row in rows}
-            parting = await use(session, "diff", a="tuesday", b="monday")
+            parting = await use(session, "diff", path="tuesday", other="monday")
             assert parting["same"] is False
             assert any("repro" in one["command"] for one in brief["next"])
-            await use(session, "repro", run="monday", finding=origin["id"], out="shown")
+            await use(session, "repro", path="monday", finding=origin["id"], out="shown")
             return brief
 
     brief = asyncio.run(look())

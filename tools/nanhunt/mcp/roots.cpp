@@ -18,6 +18,10 @@ using nlohmann::json;
 
 constexpr int kMostDepth = 5;
 constexpr std::size_t kMostEntries = 20000;
+constexpr std::string_view kNoRun =
+    "No recorded run is here. Of a run that was not watched `autopsy` reads the logs, and `check` judges its "
+    "checkpoints: each takes the path of a folder or a file. "
+    "To record one, in a shell: nanhunt run --out run -- python train.py";
 
 struct FoundRun {
   fs::path path;
@@ -127,13 +131,15 @@ Result<json> Roots::list_runs(const std::string& folder, std::size_t most) const
     const fs::path name = holds(run.path) ? run.path.lexically_relative(roots_.front()) : run.path;
     const bool below = !name.empty() && *name.begin() != "..";
     std::error_code ignored;
-    runs.push_back({{"run", reports::json_text(below ? name.string() : run.path.string())},
+    runs.push_back({{"path", reports::json_text(below ? name.string() : run.path.string())},
                     {"ranks", reports::json_count(run.ranks)},
                     {"attempts", reports::json_count(run.attempts)},
                     {"has_report", fs::exists(run.path / "report.json", ignored)}});
   }
   const std::size_t omitted = found.size() - runs.size();
-  return json{{"runs", std::move(runs)}, {"omitted", omitted}, {"searched_all", entries < kMostEntries}};
+  json list = {{"runs", std::move(runs)}, {"omitted", omitted}, {"searched_all", entries < kMostEntries}};
+  if (found.empty()) list["next"] = kNoRun;
+  return list;
 }
 
 }  // namespace nanhunt::cli::mcp

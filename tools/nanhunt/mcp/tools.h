@@ -14,7 +14,7 @@ namespace nanhunt::cli::mcp {
 
 enum class Writes { kNothing, kNewFolder };
 
-enum class Argument { kRun, kPath, kNewFolder, kText, kWhole };
+enum class Argument { kPath, kNewFolder, kText, kWhole };
 
 struct ToolArgument {
   std::string_view name;
