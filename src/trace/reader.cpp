@@ -126,8 +126,11 @@ Result<std::vector<AttemptTrace>> find_attempts(const std::string& path) {
     if (Status listed = attempts_of_rank(root, parse_rank_folder_name(name), found); !listed) return listed;
   }
   if (found.empty()) {
-    return Status{StatusCode::kNotFound, fmt::format("no trace in '{}': expected {} below it. Was the run recorded?",
-                                                     printable(path), "rank-00000/attempt-0/000000.nht")};
+    const std::string word = shell_word(printable(path));
+    return Status{StatusCode::kNotFound,
+                  fmt::format("no trace in '{}': expected {} below it. Of a run that was not recorded `nanhunt autopsy "
+                              "{}` reads the logs, and `nanhunt check {}` judges the checkpoints.",
+                              printable(path), "rank-00000/attempt-0/000000.nht", word, word)};
   }
   return found;
 }
