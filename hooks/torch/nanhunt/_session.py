@@ -541,7 +541,7 @@ class Session(lib.HasState, Notifier):
 
     def _end_guard(self) -> None:
         if self.guard is not None and not self.hurries:
-            self.guard.close()
+            self.guard.end(self.faults.bad_steps > 0)
 
     def _log_last(self) -> None:
         if not self.hurries and self.step > 0:

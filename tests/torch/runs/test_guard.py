@@ -26,12 +26,12 @@ def alone(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
-def train(saves, steps=6, bad_from=3, guard=True):
+def train(saves, steps=6, bad_from=3, guard=True, quiet=True):
     """Calls `saves(step, model, optimizer)` after each step; from `bad_from` on the weights hold NaN. What it found."""
     torch.manual_seed(0)
     model = nn.Linear(4, 2)
     opt = torch.optim.Adam(model.parameters())
-    with nanhunt.watch(model, opt, out="run", quiet=True, guard_checkpoints=guard, log_to="off") as watch:
+    with nanhunt.watch(model, opt, out="run", quiet=quiet, guard_checkpoints=guard, log_to="off") as watch:
         for step in range(steps):
             opt.zero_grad()
             model(torch.ones(2, 4)).sum().backward()
@@ -60,6 +60,20 @@ def test_the_last_good_one_of_a_rotated_series_is_kept_and_the_bad_ones_are_name
     assert [Path(path).name for path in guard.bad] == ["step_3.pt", "step_4.pt", "step_5.pt"]
     assert [path.name for path in Path(KEPT).iterdir()] == ["step_2.pt"] and sound(f"{KEPT}/step_2.pt")
     assert guard.last_good == Path(KEPT, "step_2.pt").absolute()
+
+
+def end_of(capsys, bad_from, quiet=False):
+    """What is said at the end of a run that saves one file again and again."""
+    train(lambda step, model, opt: torch.save(model.state_dict(), "model.pt"), bad_from=bad_from, quiet=quiet)
+    return [line for line in capsys.readouterr().err.splitlines() if "last good checkpoint" in line]
+
+
+def test_the_end_of_a_run_with_something_bad_names_the_checkpoint_that_was_kept(capsys):
+    assert end_of(capsys, 3) == [f"nanhunt: last good checkpoint: model.pt, kept in {KEPT}/model.pt"]
+
+
+def test_the_end_of_a_healthy_run_and_of_a_quiet_one_says_nothing(capsys):
+    assert end_of(capsys, 99) == end_of(capsys, 3, quiet=True) == []
 
 
 def test_one_file_that_is_written_over_leaves_its_last_good_contents():
@@ -238,6 +252,7 @@ def test_nanhunt_run_guards_where_it_is_asked_to(tmp_path, words, kept):
     done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=1800)
     assert ("checkpoint" in done.stderr and "step_2.pt" in done.stderr) == kept, done.stderr
     assert Path(KEPT).exists() == kept and done.returncode == 0
+    assert ("last good checkpoint: step_" in done.stderr) == kept
     if kept:
         (good,) = Path(KEPT).iterdir()
         assert good.name in ("step_0.pt", "step_1.pt") and good.stat().st_size > 0

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import nanhunt
@@ -163,6 +165,76 @@ def test_an_open_run_of_wandb_gets_numbers_in_the_programs_own_rows(tmp_path):
     assert steps == steps_alone == 40
     assert set(NAMES) <= set(watched) and watched["nanhunt/skipped_steps"] == 1 and "sqrt" in watched["nanhunt/fault"]
     assert not [name for name in alone if name.startswith("nanhunt")]
+
+
+def log_records(log):
+    """Of LevelDB's format: blocks of 32 KiB; of each piece a checksum, its length and which piece of a record it is."""
+    at, record = 7, b""  # after the file's own head
+    while at + 7 <= len(log):
+        if (left := 32768 - at % 32768) < 7:
+            at += left
+            continue
+        length, kind = int.from_bytes(log[at + 4 : at + 6], "little"), log[at + 6]
+        record += log[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # whole, last
+            yield record
+            record = b""
+
+
+def wandb_file(folder):
+    """The rows of history and the definitions of metrics, of the one run that is kept there. Its process may still be
+    writing when the run has finished here: the last record of a whole file is the exit."""
+    from wandb.proto import wandb_internal_pb2
+
+    (path,) = folder.rglob("*.wandb")
+    end, rows, metrics, kinds = time.monotonic() + 600, [], [], set()
+    while "exit" not in kinds:
+        assert time.monotonic() < end, kinds
+        rows, metrics, kinds = [], [], set()
+        for data in log_records(path.read_bytes()):
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(data)
+            kind = record.WhichOneof("record_type")
+            kinds.add(kind)
+            if kind == "history":
+                rows.append({one.key or one.nested_key[0]: json.loads(one.value_json) for one in record.history.item})
+            elif kind == "metric":
+                metrics.append(record.metric)
+        time.sleep(0.05)
+    return rows, metrics
+
+
+@pytest.mark.parametrize("every, own_step", [(1, False), (8, False), (8, True)])
+def test_each_number_in_a_row_of_wandb_stands_beside_the_step_that_it_is_of(tmp_path, every, own_step):
+    """The program puts several steps into one row, or numbers its rows itself."""
+    wandb = pytest.importorskip("wandb", reason="wandb is not installed")
+    given = {}
+
+    def take(numbers, step):
+        given[step] = numbers
+
+    def each(step, loss):
+        if own_step:
+            if step % every == 0:
+                open_run.log({"loss": loss}, step=10 * step + 10)
+        else:
+            open_run.log({"loss": loss}, commit=step % every == every - 1)
+
+    with wandb.init(project="p", dir=str(tmp_path), settings=wandb.Settings(console="off")) as open_run:
+        open_run.log({"start": 1})
+        train(each=each, out="run", guards=False, log_to=[open_run, take])
+    rows, metrics = wandb_file(tmp_path)
+    ours = [row for row in rows if "nanhunt/step" in row]
+    assert len(ours) >= 3 and {row["nanhunt/step"] for row in ours} >= {BAD, 16, 32}
+    for row in ours:
+        numbers = {name: row[name] for name in row if name.startswith("nanhunt/") and row[name] is not None}
+        step = numbers.pop("nanhunt/step")
+        assert numbers == {name: value for name, value in given[step].items() if name in numbers}
+        assert set(numbers) == set(given[step]) - {"nanhunt/fault"}
+    defined = {metric.name or metric.glob_name: metric.step_metric for metric in metrics}
+    assert defined["nanhunt/*"] == "nanhunt/step"
+    assert len([metric for metric in metrics if metric.glob_name == "nanhunt/*"]) == 1
 
 
 def test_an_active_run_of_mlflow_gets_metrics_and_a_tag(tmp_path):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A guard of checkpoints: each one that the program saves is judged by `nanhunt check` in a process of its own, a bad
 one is said, and the newest good one is copied into the run folder, so that no rotation and no later save can lose it.
+Where anything was bad, the end of the run says where that copy is.
 Nothing in the program's own folders is made, changed or taken away.
 """
 from __future__ import annotations
@@ -62,6 +63,7 @@ class CheckpointGuard:
         self._pid = os.getpid()
         self._closing = False
         self._kept: dict[str, tuple[Path, Path]] = {}  # by series: the program's path, our copy
+        self._told = ""  # at an end: a run that begins again has several
         self.patches: Any = None       # of what saves: saves.py
         self.bad: list[str] = []       # that were found so far
         self.last_good: Path | None = None  # our copy of the newest that was good
@@ -92,6 +94,17 @@ class CheckpointGuard:
             thread.join(SECONDS_AT_END)
             if thread.is_alive():
                 self._note("checkpoints: the last ones were not checked in time")
+
+    def end(self, was_bad: bool) -> None:
+        """Of a run in which something was bad: says where the good checkpoints are."""
+        self.close()
+        if self._kept and (was_bad or self.bad) and os.getpid() == self._pid:
+            names = ", ".join(place.name for place, _ in self._kept.values())
+            copies = ", ".join(_near(kept) for _, kept in self._kept.values())
+            line = _printable(f"nanhunt: last good checkpoint: {names}, kept in {copies}")
+            if line != self._told:
+                self._say(line)
+            self._told = line
 
     def _run(self) -> None:
         while (place := self._work.get()) is not None:
@@ -127,7 +140,7 @@ class CheckpointGuard:
                 return  # more of it was saved since it was said
             self.bad.append(str(place))
             answer = _object(done.stdout)
-            headline = "".join(ch if ch.isprintable() else "?" for ch in str(answer.get("headline", "it is bad")))[:300]
+            headline = _printable(str(answer.get("headline", "it is bad")))[:300]
             good = self._kept.get(series_of(place))
             kept = f"; the last good one is {good[0].name}, kept in {good[1]}" if good is not None else ""
             self._say(f"nanhunt: checkpoint {place}: {headline}{kept}")
@@ -167,6 +180,17 @@ class CheckpointGuard:
         for other in folder.iterdir():
             if other.name != place.name:
                 _remove(other)
+
+
+def _printable(text: str) -> str:
+    """Nothing in it can steer a terminal."""
+    return "".join(ch if ch.isprintable() else "?" for ch in text)
+
+
+def _near(place: Path) -> str:
+    """As it is named from where the program runs, if it is below."""
+    near = os.path.relpath(place)
+    return str(place) if near.startswith("..") else near
 
 
 def _object(text: str) -> dict[str, Any]:
