@@ -91,3 +91,23 @@ def test_exit_statuses_are_those_of_the_guide(tmp_path: Path):
     autopsy(str(damaged), status=4)
     autopsy(str(other), status=5)
     assert autopsy(str(other), "--traceback", str(bad), status=1)["outcome"] == "bad_numbers"
+
+
+@pytest.mark.parametrize(
+    "bad, path, weights, passed_over",
+    [
+        ((), "step_30.pt", "sound", []),
+        ((30,), "step_20.pt", "sound", ["step_30.pt"]),
+        ((20, 30), None, "bad", ["step_30.pt", "step_20.pt"]),
+    ],
+)
+def test_a_checkpoint_with_bad_weights_is_not_resumed_from(tmp_path, bad, path, weights, passed_over):
+    import torch
+
+    for step in (20, 30, 50):  # the last is from after the first bad number
+        weight = torch.full((2, 2), float("nan") if step in bad else 1.0)
+        torch.save({"model": {"layer.weight": weight}}, tmp_path / f"step_{step}.pt")
+    rows = [f'{{"step": {step}, "loss": {"NaN" if step > 39 else 2.5}}}\n' for step in range(60)]
+    (tmp_path / "metrics.jsonl").write_text("".join(rows), encoding="utf-8")
+    resume = autopsy(str(tmp_path), status=1)["resume"]
+    assert (resume["path"], resume["weights"], resume["bad"]) == (path, weights, passed_over)
