@@ -25,7 +25,7 @@ struct Piece {
 
 struct Tensor {
   std::string name;            // "model.fc.weight", "optimizer.pt:state.0.exp_avg"
-  std::string format;          // the element's format in the checkpoint's words: "bf16", "complex64", "F4"
+  std::string dtype_name;      // in the checkpoint's words: "bf16", "complex64", "F4"
   std::optional<DType> dtype;  // how it is read; complex numbers as pairs. Empty: not read
   std::vector<std::int64_t> sizes;
   std::vector<Piece> pieces;

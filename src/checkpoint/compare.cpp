@@ -174,7 +174,7 @@ class Comparer {
 bool Comparison::same() const {
   return only_in_a.empty() && only_in_b.empty() &&
          std::all_of(tensors.begin(), tensors.end(), [](const TensorChange& one) {
-           return one.compared && one.changed == 0 && !one.formats_differ() && !one.shapes_differ();
+           return one.compared && one.changed == 0 && !one.dtypes_differ() && !one.shapes_differ();
          });
 }
 
@@ -194,8 +194,8 @@ Comparison compare(const Checkpoint& a, const Checkpoint& b, const ReportProgres
     }
     TensorChange change;
     change.name = tensor.name;
-    change.format_a = tensor.format;
-    change.format_b = other->second->format;
+    change.dtype_a = tensor.dtype_name;
+    change.dtype_b = other->second->dtype_name;
     change.sizes_a = tensor.sizes;
     change.sizes_b = other->second->sizes;
     comparer.compare(tensor, *other->second, change);

@@ -13,7 +13,7 @@ namespace nanhunt::checkpoint {
 
 struct TensorChange {
   std::string name;
-  std::string format_a, format_b;
+  std::string dtype_a, dtype_b;
   std::vector<std::int64_t> sizes_a, sizes_b;
   bool compared = false;
   std::string problem;                     // why not
@@ -24,7 +24,7 @@ struct TensorChange {
   double relative_norm = 0;     // |b - a| / |a| in L2; infinite where a is 0 and b is not
 
   bool shapes_differ() const { return sizes_a != sizes_b; }
-  bool formats_differ() const { return format_a != format_b; }
+  bool dtypes_differ() const { return dtype_a != dtype_b; }
 };
 
 struct Comparison {

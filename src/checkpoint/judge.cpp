@@ -143,9 +143,9 @@ void judge_range(const Tensor& tensor, const TensorStats& s, bool scaled, std::v
   }
 }
 
-void count_format(const Tensor& tensor, const TensorResult& result, std::map<std::string, FormatRow>& rows) {
-  FormatRow& row = rows[tensor.format];
-  row.format = tensor.format;
+void count_dtype(const Tensor& tensor, const TensorResult& result, std::map<std::string, DtypeRow>& rows) {
+  DtypeRow& row = rows[tensor.dtype_name];
+  row.dtype = tensor.dtype_name;
   ++row.tensors;
   row.elements += static_cast<std::uint64_t>(result.judged ? result.stats.numel : element_count(tensor));
   if (!result.judged) return;
@@ -187,14 +187,14 @@ std::size_t Judgement::count(Severity severity) const {
 
 Judgement judge(const Checkpoint& checkpoint, const std::vector<TensorResult>& results) {
   Judgement out;
-  std::map<std::string, FormatRow> rows;
+  std::map<std::string, DtypeRow> rows;
   std::unordered_set<std::string> names;
   for (const Tensor& tensor : checkpoint.tensors) names.insert(tensor.name);
   out.damaged = checkpoint.damaged();
   for (std::size_t i = 0; i < results.size(); ++i) {
     const Tensor& tensor = checkpoint.tensors[i];
     const TensorResult& result = results[i];
-    count_format(tensor, result, rows);
+    count_dtype(tensor, result, rows);
     out.damaged = out.damaged || result.damaged;
     if (!result.judged) {
       if (tensor.integer && !result.damaged)
@@ -230,7 +230,7 @@ Judgement judge(const Checkpoint& checkpoint, const std::vector<TensorResult>& r
   judge_loss_scale(checkpoint, out.findings);
   std::stable_sort(out.findings.begin(), out.findings.end(),
                    [](const Finding& a, const Finding& b) { return a.severity < b.severity; });
-  for (auto& [name, row] : rows) out.formats.push_back(std::move(row));
+  for (auto& [name, row] : rows) out.dtypes.push_back(std::move(row));
   return out;
 }
 

@@ -24,8 +24,8 @@ struct Finding {
   std::int64_t count = 0;  // elements, steps or tensors that it speaks of
 };
 
-struct FormatRow {
-  std::string format;
+struct DtypeRow {
+  std::string dtype;
   std::uint64_t tensors = 0, elements = 0, zeros = 0, subnormals = 0;
   double amax = 0;
   bool floating = false, judged = false;
@@ -34,7 +34,7 @@ struct FormatRow {
 
 struct Judgement {
   std::vector<Finding> findings;  // faults first, then in the order of the tensors
-  std::vector<FormatRow> formats;
+  std::vector<DtypeRow> dtypes;
   std::uint64_t judged = 0, integers = 0, not_judged = 0, tensors_with_nonfinite = 0;
   bool damaged = false;
 

@@ -99,12 +99,12 @@ void judge_second_moment(const Checkpoint& checkpoint, const std::vector<TensorR
     out.severity = Severity::kFault;
     out.meaning =
         fmt::format("eps {} rounds to 0 in {}: the next update divides by 0. Keep the optimizer's state in fp32.",
-                    format_number(*eps), tensor.format);
+                    format_number(*eps), tensor.dtype_name);
   } else if (coarse) {
     out.severity = Severity::kWarning;
     out.meaning = fmt::format(
         "Squares of gradients have rounded to 0 in {}, so eps alone divides the update. Keep the state in fp32.",
-        tensor.format);
+        tensor.dtype_name);
   } else {
     out.meaning = "Squares of gradients below 1e-22 round to 0 even in fp32; a few such elements do no harm.";
   }
@@ -124,7 +124,7 @@ void judge_steps(const Checkpoint& checkpoint, const std::vector<TensorResult>& 
     const double value = results[i].stats.min;
     if (is_floating(*tensor.dtype) && value > 0 && round_to(*tensor.dtype, value + 1) == value) {
       findings.push_back({Severity::kFault, "step-stuck", tensor.name,
-                          fmt::format("{} in {}", format_number(value), tensor.format),
+                          fmt::format("{} in {}", format_number(value), tensor.dtype_name),
                           "One more rounds back to the same number: the counter stands, and so does bias correction. "
                           "Keep it in fp32 or as an integer.",
                           1});
@@ -157,7 +157,7 @@ void judge_optimizer_state(const Checkpoint& checkpoint, const std::vector<Tenso
     if (!name || !results[i].judged || !is_floating(*tensor.dtype)) continue;
     const auto eps = groups.eps_of(*name);
     if (eps && *eps > 0 && round_to(*tensor.dtype, *eps) == 0) {
-      VanishedEps& one = vanished[{tensor.format, *eps}];
+      VanishedEps& one = vanished[{tensor.dtype_name, *eps}];
       if (one.tensors++ == 0) one.tensor = tensor.name;
       one.eps = *eps;
     }

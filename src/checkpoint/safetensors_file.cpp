@@ -33,7 +33,7 @@ Status read_safetensors_file(const FileBytes& file, const std::string& prefix, C
   for (trace::SafetensorsEntry& entry : header->entries) {
     Tensor tensor;
     tensor.name = prefix + entry.name;
-    tensor.format = entry.dtype ? std::string(dtype_name(*entry.dtype)) : entry.format;
+    tensor.dtype_name = entry.dtype ? std::string(dtype_name(*entry.dtype)) : entry.format;
     tensor.sizes = entry.sizes;
     tensor.integer = is_integer_format(entry.format);
     tensor.dtype = entry.dtype;
@@ -45,7 +45,7 @@ Status read_safetensors_file(const FileBytes& file, const std::string& prefix, C
           {number, data_at + entry.begin, data_at + entry.end, entry.sizes, contiguous_strides(entry.sizes)});
     } else if (entry.format == "C64" && trace::numel_of(entry.sizes) >= 0 &&
                entry.end - entry.begin == static_cast<std::uint64_t>(trace::numel_of(entry.sizes)) * 8) {
-      tensor.format = "complex64";  // read as pairs
+      tensor.dtype_name = "complex64";  // read as pairs
       tensor.dtype = DType::kF32;
       std::vector<std::int64_t> pairs = entry.sizes;
       pairs.push_back(2);

@@ -233,7 +233,7 @@ class Walk {
       if (pickle_.at(made_of->items[i]).kind == PickleKind::kPersistent) reached_[made_of->items[i]] = true;
     Tensor tensor;
     tensor.name = name;
-    tensor.format = what;
+    tensor.dtype_name = what;
     tensor.problem = "a format that is not read";
     out_.tensors.push_back(std::move(tensor));
   }
@@ -287,7 +287,7 @@ class Walk {
     const PickleValue* dtype = with_dtype ? argument(given, 6) : type;
     if (dtype == nullptr || dtype->kind != PickleKind::kGlobal) return odd();
     const ElementFormat* format = find_format(dtype->text);
-    tensor.format = format != nullptr ? std::string(format->shown) : std::string(last_word(dtype->text));
+    tensor.dtype_name = format != nullptr ? std::string(format->shown) : std::string(last_word(dtype->text));
     if (format == nullptr || (!format->read_as && !format->integer)) return "a format that is not read";
     tensor.integer = format->integer;
     const std::int64_t numel = trace::numel_of(piece.sizes);

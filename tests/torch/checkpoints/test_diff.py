@@ -8,7 +8,9 @@ import math
 
 import pytest
 import torch
-from checkpoint_runs import nanhunt
+from checkpoint_runs import ROOT, nanhunt
+
+SCHEMA = json.loads((ROOT / "reports" / "schema" / "nanhunt.checkpoint_diff.schema.json").read_text())
 
 
 def diff(tmp_path, a, b, legacy_b=False):
@@ -60,15 +62,39 @@ def test_what_became_not_finite_comes_first(tmp_path):
     assert answer["only_in_b"] == ["new"]
 
 
-def test_shapes_formats_and_missing_tensors_are_named_in_this_order(tmp_path):
+def test_shapes_dtypes_and_missing_tensors_are_named_in_this_order(tmp_path):
     w = torch.randn(4, 4).half()
     first, answer = diff(tmp_path, {"w": w, "gone": w}, {"w": w.float()})
-    assert first.startswith("1 tensor of another shape or format, first w: fp16 in A, fp32 in B: 0 of 16 changed")
+    assert first.startswith("1 tensor of another shape or dtype, first w: fp16 in A, fp32 in B: 0 of 16 changed")
     assert (answer["tensors"][0]["compared"], answer["only_in_a"]) == (True, ["gone"])
     first, _ = diff(tmp_path, {"w": w}, {"w": w[:2].clone()})
-    assert first == "1 tensor of another shape or format, first w: shape [4, 4] in A, [2, 4] in B"
+    assert first == "1 tensor of another shape or dtype, first w: shape [4, 4] in A, [2, 4] in B"
     first, _ = diff(tmp_path, {"w": w, "gone": w}, {"w": w})
     assert first == "1 tensor only in A, first gone"
+
+
+def test_answers_follow_the_schema(tmp_path):
+    jsonschema = pytest.importorskip("jsonschema")
+    quantised = torch.quantize_per_tensor(torch.randn(4), 0.1, 0, torch.qint8)
+    a = {
+        "w": torch.tensor([0.0, math.inf]),
+        "q": quantised,
+        "shape": torch.ones(3),
+        "dtype": torch.ones(3),
+        "gone": torch.ones(1),
+    }
+    b = {
+        "w": torch.tensor([1.0, math.nan]),
+        "q": quantised,
+        "shape": torch.ones(2),
+        "dtype": torch.ones(3).half(),
+        "new": torch.ones(1),
+    }
+    validator = jsonschema.Draft202012Validator(SCHEMA)
+    for first, second in ((a, b), (b, a), (a, a)):
+        _, answer = diff(tmp_path, first, second)
+        validator.validate(answer)
+    assert not validator.is_valid(answer | {"format": "torch"})
 
 
 def test_options_of_runs_and_mixtures_are_refused(tmp_path):

@@ -110,12 +110,12 @@ std::string findings_text(const Judgement& judgement) {
   return text;
 }
 
-std::string formats_text(const Judgement& judgement) {
-  if (judgement.formats.empty()) return "";
-  std::string text = fmt::format("\n  {:<18} {:>8} {:>15} {:>8} {:>10} {:>9}\n", "format", "tensors", "elements",
-                                 "zero", "subnormal", "headroom");
-  for (const auto& row : judgement.formats) {
-    text += fmt::format("  {:<18} {:>8} {:>15} {:>8} {:>10} {:>9}\n", printable(row.format), row.tensors,
+std::string dtypes_text(const Judgement& judgement) {
+  if (judgement.dtypes.empty()) return "";
+  std::string text = fmt::format("\n  {:<18} {:>8} {:>15} {:>8} {:>10} {:>9}\n", "dtype", "tensors", "elements", "zero",
+                                 "subnormal", "headroom");
+  for (const auto& row : judgement.dtypes) {
+    text += fmt::format("  {:<18} {:>8} {:>15} {:>8} {:>10} {:>9}\n", printable(row.dtype), row.tensors,
                         format_count(row.elements), row.judged ? percent(row.zeros, row.elements) : "-",
                         row.judged && row.floating ? percent(row.subnormals, row.elements) : "-",
                         row.judged && row.floating && row.amax > 0 ? fmt::format("{} bits", row.headroom_bits) : "-");
@@ -135,7 +135,7 @@ std::string coverage_text(const Judged& one) {
     if (++shown > kMaxUnread) continue;
     const auto& tensor = one.checkpoint.tensors[i];
     text += fmt::format("    not-judged: {} ({}): {}\n", printable(tensor.name),
-                        printable(tensor.format.empty() ? "no format" : tensor.format), one.results[i].problem);
+                        printable(tensor.dtype_name.empty() ? "no dtype" : tensor.dtype_name), one.results[i].problem);
   }
   if (shown > kMaxUnread) text += fmt::format("    and {} more\n", shown - kMaxUnread);
   for (const auto& note : one.checkpoint.notes) text += "  " + printable(note.text) + "\n";
@@ -147,7 +147,7 @@ std::string tensors_text(const Judged& one) {
   for (std::size_t i = 0; i < one.results.size(); ++i) {
     const auto& tensor = one.checkpoint.tensors[i];
     const TensorResult& r = one.results[i];
-    text += fmt::format("  {}  {} {}", printable(tensor.name), printable(tensor.format), format_dims(tensor.sizes));
+    text += fmt::format("  {}  {} {}", printable(tensor.name), printable(tensor.dtype_name), format_dims(tensor.sizes));
     if (r.judged)
       text += fmt::format("  {} NaN, {} +Inf, {} -Inf, {} zero, {} subnormal, largest {}", r.stats.nan, r.stats.pos_inf,
                           r.stats.neg_inf, r.stats.zero, r.stats.subnormal, format_number(r.stats.amax));
@@ -161,7 +161,7 @@ std::string tensors_text(const Judged& one) {
 std::string text_of(const Judged& one, const CheckpointCheckOptions& options) {
   std::string text = fmt::format("{}: {}\n", one.status, one.headline);
   if (!one.unreadable) return text;
-  text += findings_text(one.judgement) + formats_text(one.judgement) + coverage_text(one);
+  text += findings_text(one.judgement) + dtypes_text(one.judgement) + coverage_text(one);
   return options.full ? text + tensors_text(one) : text;
 }
 
@@ -174,7 +174,7 @@ json sizes_to_json(const std::vector<std::int64_t>& sizes) { return reports::jso
 
 json tensor_to_json(const checkpoint::Tensor& tensor, const TensorResult& r) {
   json out = {{"name", reports::json_text(tensor.name)},
-              {"format", reports::json_text(tensor.format)},
+              {"dtype", reports::json_text(tensor.dtype_name)},
               {"shape", sizes_to_json(tensor.sizes)},
               {"judged", r.judged},
               {"problem", reports::json_text_or_null(r.problem)}};
@@ -203,18 +203,18 @@ std::string_view note_kind(checkpoint::NoteKind kind) {
 }
 
 json to_json(const Judged& one, bool full) {
-  json findings = json::array(), formats = json::array(), notes = json::array(), unread = json::array(),
+  json findings = json::array(), dtypes = json::array(), notes = json::array(), unread = json::array(),
        tensors = json::array();
   for (const Finding& f : one.judgement.findings) findings.push_back(finding_to_json(f));
-  for (const auto& row : one.judgement.formats) {
+  for (const auto& row : one.judgement.dtypes) {
     const bool floating = row.judged && row.floating;
-    formats.push_back({{"format", reports::json_text(row.format)},
-                       {"tensors", row.tensors},
-                       {"elements", reports::json_count(row.elements)},
-                       {"zeros", row.judged ? reports::json_count(row.zeros) : json()},
-                       {"subnormals", floating ? reports::json_count(row.subnormals) : json()},
-                       {"amax", row.judged ? reports::json_number(row.amax) : json()},
-                       {"headroom_bits", floating && row.amax > 0 ? json(row.headroom_bits) : json()}});
+    dtypes.push_back({{"dtype", reports::json_text(row.dtype)},
+                      {"tensors", row.tensors},
+                      {"elements", reports::json_count(row.elements)},
+                      {"zeros", row.judged ? reports::json_count(row.zeros) : json()},
+                      {"subnormals", floating ? reports::json_count(row.subnormals) : json()},
+                      {"amax", row.judged ? reports::json_number(row.amax) : json()},
+                      {"headroom_bits", floating && row.amax > 0 ? json(row.headroom_bits) : json()}});
   }
   for (const auto& note : one.checkpoint.notes)
     notes.push_back({{"kind", note_kind(note.kind)}, {"text", reports::json_text(note.text)}});
@@ -222,7 +222,7 @@ json to_json(const Judged& one, bool full) {
     const auto& tensor = one.checkpoint.tensors[i];
     if (!one.results[i].judged && !one.results[i].problem.empty())
       unread.push_back({{"tensor", reports::json_text(tensor.name)},
-                        {"format", reports::json_text(tensor.format)},
+                        {"dtype", reports::json_text(tensor.dtype_name)},
                         {"problem", one.results[i].problem}});
     if (full) tensors.push_back(tensor_to_json(tensor, one.results[i]));
   }
@@ -233,7 +233,7 @@ json to_json(const Judged& one, bool full) {
               {"headline", reports::json_text(one.headline)},
               {"damaged", one.judgement.damaged},
               {"findings", findings},
-              {"formats", formats},
+              {"dtypes", dtypes},
               {"notes", notes},
               {"coverage",
                {{"tensors", one.checkpoint.tensors.size()},

@@ -25,13 +25,13 @@ using nlohmann::json;
 
 constexpr std::size_t kMaxRows = 12, kMaxNames = 6;
 
-// Worst first: not finite, then shape, format, how much changed; equal ones by their order.
+// Worst first: not finite, then shape, dtype, how much changed; equal ones by their order.
 std::vector<const TensorChange*> ranked(const Comparison& c) {
   std::vector<const TensorChange*> out;
   for (const TensorChange& one : c.tensors)
-    if (one.changed > 0 || one.shapes_differ() || one.formats_differ() || !one.compared) out.push_back(&one);
+    if (one.changed > 0 || one.shapes_differ() || one.dtypes_differ() || !one.compared) out.push_back(&one);
   const auto kind = [](const TensorChange& t) {
-    return t.newly_nonfinite > 0 ? 0 : t.shapes_differ() ? 1 : t.formats_differ() ? 2 : t.compared ? 3 : 4;
+    return t.newly_nonfinite > 0 ? 0 : t.shapes_differ() ? 1 : t.dtypes_differ() ? 2 : t.compared ? 3 : 4;
   };
   std::stable_sort(out.begin(), out.end(), [&](const TensorChange* a, const TensorChange* b) {
     if (kind(*a) != kind(*b)) return kind(*a) < kind(*b);
@@ -44,7 +44,7 @@ std::string change_text(const TensorChange& t) {
   std::string text = printable(t.name);
   if (t.shapes_differ())
     return text + fmt::format(": shape {} in A, {} in B", format_dims(t.sizes_a), format_dims(t.sizes_b));
-  if (t.formats_differ()) text += fmt::format(": {} in A, {} in B", printable(t.format_a), printable(t.format_b));
+  if (t.dtypes_differ()) text += fmt::format(": {} in A, {} in B", printable(t.dtype_a), printable(t.dtype_b));
   if (!t.compared) return text + ": not compared, " + (t.problem.empty() ? "a format that is not read" : t.problem);
   text += fmt::format(": {} of {} changed", format_signed_count(t.changed), format_signed_count(t.elements));
   if (t.newly_nonfinite > 0) text += fmt::format(", {} became NaN or Inf", format_signed_count(t.newly_nonfinite));
@@ -61,12 +61,12 @@ std::string headline(const Comparison& c) {
   const auto worst = ranked(c);
   const std::size_t bad = count([](const TensorChange& t) { return t.newly_nonfinite > 0; });
   const std::size_t shapes = count([](const TensorChange& t) { return t.shapes_differ(); });
-  const std::size_t formats = count([](const TensorChange& t) { return t.formats_differ() && !t.shapes_differ(); });
+  const std::size_t dtypes = count([](const TensorChange& t) { return t.dtypes_differ() && !t.shapes_differ(); });
   const std::size_t unread = count([](const TensorChange& t) { return !t.compared && !t.shapes_differ(); });
   if (bad > 0)
     return reports::plural(bad, "tensor", "tensors") + " became NaN or Inf, first " + change_text(*worst.front());
-  if (shapes + formats > 0)
-    return reports::plural(shapes + formats, "tensor", "tensors") + " of another shape or format, first " +
+  if (shapes + dtypes > 0)
+    return reports::plural(shapes + dtypes, "tensor", "tensors") + " of another shape or dtype, first " +
            change_text(*worst.front());
   if (!c.only_in_a.empty())
     return reports::plural(c.only_in_a.size(), "tensor", "tensors") + " only in A, first " +
@@ -106,8 +106,8 @@ std::string text_of_comparison(const std::string& a, const std::string& b, const
 
 json change_to_json(const TensorChange& t) {
   return {{"name", reports::json_text(t.name)},
-          {"format_a", reports::json_text(t.format_a)},
-          {"format_b", reports::json_text(t.format_b)},
+          {"dtype_a", reports::json_text(t.dtype_a)},
+          {"dtype_b", reports::json_text(t.dtype_b)},
           {"shape_a", reports::json_integers(t.sizes_a)},
           {"shape_b", reports::json_integers(t.sizes_b)},
           {"compared", t.compared},
