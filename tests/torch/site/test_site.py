@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import html.parser
+import importlib.machinery
 import importlib.util
 import json
 import os
@@ -118,6 +119,41 @@ def test_a_planted_broken_link_and_a_planted_request_are_found(site, tmp_path):
         "nan_loss.html: https://cdn.example.org/x.js",
         "site.css: //fonts.example.org/x.woff",
     ]
+
+
+def folders_shown(site: Path, folders: list[Path]) -> list[str]:
+    """Files of the site that name a folder of the machine that built it."""
+    return [f"{path.name}: {folder}" for path in sorted(site.rglob("*")) if path.is_file()
+            for folder in folders if f"{folder}/".encode() in path.read_bytes()]  # fmt: skip
+
+
+def test_no_page_shows_a_folder_of_the_machine_that_built_it(site, tmp_path):
+    folders = [ROOT, site.parent, Path(sys.executable).parent, Path(sys.prefix), Path(cli()).parent]
+    assert folders_shown(site, folders) == []
+    (tmp_path / "planted.html").write_text(f"<code>{ROOT}/train.py</code>")
+    assert folders_shown(tmp_path, folders) == [f"planted.html: {ROOT}"]
+    shown = text_of(site / "gallery" / "log-of-zero.html")
+    assert "log_zero.py:" in shown and f"{Path(sys.executable).name} log_zero.py" in shown
+
+
+def site_script():
+    loader = importlib.machinery.SourceFileLoader("nanhunt_site_script", str(ROOT / "tools" / "site"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    sys.modules[loader.name] = module  # its dataclasses ask for it
+    loader.exec_module(module)
+    return module
+
+
+def test_a_link_to_no_page_names_the_file_and_one_to_no_file_is_refused(tmp_path):
+    script = site_script()
+    pages = [page for page in script.read_pages() if page.source in ("README.md", "CONTRIBUTING.md")]
+    assert len(pages) == 2, "CONTRIBUTING.md is a page"
+    links, front = script.Links(pages, tmp_path), next(page for page in pages if page.source == "README.md")
+    assert links.rewrite("[how](CONTRIBUTING.md#style)", front) == "[how](contributing.md#style)\n"
+    assert links.rewrite("[headers](include/README.md)", front) == "headers (`include/README.md`)\n"
+    assert links.rewrite("[`LICENSE`](LICENSE)", front) == "`LICENSE`\n"
+    with pytest.raises(script.SiteError, match=r"README.md: \[x\]\(nothing.md\)"):
+        links.rewrite("[x](nothing.md)", front)
 
 
 def text_of(path: Path) -> str:
