@@ -13,11 +13,21 @@ bool Checkpoint::damaged() const {
 }
 
 std::size_t Checkpoint::add_file(const std::string& file) {
-  if (!files.empty() && files.back() == file) return files.size() - 1;
-  const auto found = std::find(files.begin(), files.end(), file);
+  if (!files.empty() && files.back().path == file) return files.size() - 1;
+  const auto found = std::find_if(files.begin(), files.end(), [&](const Source& one) { return one.path == file; });
   if (found != files.end()) return static_cast<std::size_t>(found - files.begin());
-  files.push_back(file);
+  files.push_back({file, nullptr});
   return files.size() - 1;
+}
+
+std::size_t Checkpoint::add_source(const Source& source) {
+  if (!source.bytes) return add_file(source.path);
+  if (files.empty() || files.back().bytes != source.bytes) files.push_back(source);
+  return files.size() - 1;
+}
+
+Result<FileBytes> Checkpoint::open(std::size_t file) const {
+  return files[file].bytes ? Result<FileBytes>(FileBytes::of(files[file].bytes)) : FileBytes::open(files[file].path);
 }
 
 std::vector<std::int64_t> contiguous_strides(const std::vector<std::int64_t>& sizes) {

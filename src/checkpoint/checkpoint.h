@@ -5,13 +5,24 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "nanhunt/dtype.h"
+#include "nanhunt/status.h"
+#include "src/checkpoint/byte_format.h"
+#include "src/checkpoint/file_bytes.h"
 
 namespace nanhunt::checkpoint {
+
+// Where the bytes of pieces are: in a file, or in memory where they had to be decoded.
+struct Source {
+  std::string path;                          // empty: in memory
+  std::shared_ptr<const std::string> bytes;  // null: in the file
+};
 
 // A part of a tensor that lies in one file. Most tensors have one, those of a sharded run several.
 struct Piece {
@@ -27,12 +38,18 @@ struct Tensor {
   std::string name;            // "model.fc.weight", "optimizer.pt:state.0.exp_avg"
   std::string dtype_name;      // in the checkpoint's words: "bf16", "complex64", "F4"
   std::optional<DType> dtype;  // how it is read; complex numbers as pairs. Empty: not read
+  const ByteFormat* byte_format = nullptr;  // of one byte that no DType names: `dtype` is then kU8
   std::vector<std::int64_t> sizes;
   std::vector<Piece> pieces;
   std::string problem;  // why nothing of it is read; its bytes are missing where `damaged`
   bool damaged = false;
-  bool integer = false;  // cannot hold a NaN, even where it is not read
+  bool always_finite = false;  // no bit pattern is a NaN or an Inf, so it need not be read: integers, fp4
+
+  bool is_floating() const { return byte_format != nullptr || (dtype && nanhunt::is_floating(*dtype)); }
 };
+
+// Ends the name of what a quantised tensor's integers are multiplied with: a scalar, or a tensor.
+inline constexpr std::string_view kQuantiserScale = ".q_scale";
 
 struct Scalar {
   std::string name;
@@ -48,7 +65,7 @@ struct Note {
 
 struct Checkpoint {
   std::string path, format;        // "safetensors", "torch", "torch (legacy)", "sharded", "distributed", "folder"
-  std::vector<std::string> files;  // paths that can be opened
+  std::vector<Source> files;
   std::vector<Tensor> tensors;     // in the order of the files
   std::vector<Scalar> scalars;
   std::vector<Note> notes;
@@ -56,6 +73,8 @@ struct Checkpoint {
   bool damaged() const;
   void note(NoteKind kind, std::string text) { notes.push_back({kind, std::move(text)}); }
   std::size_t add_file(const std::string& file);  // its number; one that is there keeps its own
+  std::size_t add_source(const Source& source);   // the same
+  Result<FileBytes> open(std::size_t file) const;
 };
 
 // Row-major strides of a shape.

@@ -25,7 +25,7 @@ class OpenFile {
   const FileBytes* get(const Checkpoint& checkpoint, std::size_t number) {
     if (!file_ || number != number_) {
       file_.reset();
-      if (auto opened = FileBytes::open(checkpoint.files[number])) file_ = std::move(*opened);
+      if (auto opened = checkpoint.open(number)) file_ = std::move(*opened);
       number_ = number;
     }
     return file_ ? &*file_ : nullptr;
@@ -37,8 +37,9 @@ class OpenFile {
 };
 
 // The elements of a block in its order, exact in fp64 (int64 beyond 2^53 rounds).
-void load_block(DType dtype, const Block& block, std::size_t side, const std::vector<std::byte>& bytes,
+void load_block(const Tensor& tensor, const Block& block, std::size_t side, const std::vector<std::byte>& bytes,
                 std::vector<float>& narrow, std::vector<double>& out) {
+  const DType dtype = *tensor.dtype;
   const auto n = static_cast<std::size_t>(block.elements);
   out.resize(n);
   const bool dense = block.span[side] == block.elements && block.dims.size() <= 1;
@@ -56,7 +57,10 @@ void load_block(DType dtype, const Block& block, std::size_t side, const std::ve
   const std::size_t size = dtype_size(dtype);
   std::size_t next = 0;
   for_each_element(block, [&](std::int64_t a, std::int64_t b) {
-    out[next++] = load_as_f64(dtype, bytes.data() + static_cast<std::size_t>(side == 0 ? a : b) * size);
+    const std::byte* at = bytes.data() + static_cast<std::size_t>(side == 0 ? a : b) * size;
+    out[next++] = tensor.byte_format != nullptr
+                      ? load_byte_as_f64(*tensor.byte_format, std::to_integer<std::uint8_t>(*at))
+                      : load_as_f64(dtype, at);
   });
 }
 
@@ -111,7 +115,7 @@ class Comparer {
     }
     Sums sums;
     for (std::size_t i = 0; i < a.pieces.size() && out.problem.empty(); ++i)
-      compare_piece(a.pieces[i], *a.dtype, b.pieces[i], *b.dtype, out, sums);
+      compare_piece(a, a.pieces[i], b, b.pieces[i], out, sums);
     out.compared = out.problem.empty();
     if (!out.compared) return;
     const double base = std::sqrt(sums.base), change = std::sqrt(sums.change);
@@ -120,15 +124,16 @@ class Comparer {
   bool damaged() const { return damaged_; }
 
  private:
-  void compare_piece(const Piece& a, DType dtype_a, const Piece& b, DType dtype_b, TensorChange& out, Sums& sums) {
+  void compare_piece(const Tensor& tensor_a, const Piece& a, const Tensor& tensor_b, const Piece& b, TensorChange& out,
+                     Sums& sums) {
     const FileBytes *file_a = open_a_.get(a_, a.file), *file_b = open_b_.get(b_, b.file);
     if (a.sizes != b.sizes) {
       out.problem = "it is cut into other parts";
       return;
     }
     const auto layout = layout_of(a, b);
-    const auto size_a = static_cast<std::int64_t>(dtype_size(dtype_a)),
-               size_b = static_cast<std::int64_t>(dtype_size(dtype_b));
+    const auto size_a = static_cast<std::int64_t>(dtype_size(*tensor_a.dtype)),
+               size_b = static_cast<std::int64_t>(dtype_size(*tensor_b.dtype));
     if (layout) asked_ += static_cast<std::uint64_t>(layout->elements() * (size_a + size_b));
     if (!layout || asked_ > allowed_) {
       out.problem = "its elements share bytes";
@@ -142,14 +147,14 @@ class Comparer {
               !file_b->read(b.at + static_cast<std::uint64_t>(block.offset[1] * size_b), bytes_b_))
             return false;
           out.elements += block.elements * layout->repeats;
-          load_block(dtype_a, block, 0, bytes_a_, narrow_, values_a_);
-          load_block(dtype_b, block, 1, bytes_b_, narrow_, values_b_);
+          load_block(tensor_a, block, 0, bytes_a_, narrow_, values_a_);
+          load_block(tensor_b, block, 1, bytes_b_, narrow_, values_b_);
           const bool same_layout = block.dims.size() <= 1 && block.span[0] == block.span[1];
-          const bool same = dtype_a == dtype_b && same_layout && bytes_a_ == bytes_b_;
+          const bool same_dtype = tensor_a.dtype == tensor_b.dtype && tensor_a.byte_format == tensor_b.byte_format;
+          const bool same = same_dtype && same_layout && bytes_a_ == bytes_b_;
           if (!same) {
-            out.changed +=
-                layout->repeats * (dtype_a == dtype_b
-                                       ? count_changed(block, static_cast<std::size_t>(size_a), bytes_a_, bytes_b_)
+            out.changed += layout->repeats *
+                           (same_dtype ? count_changed(block, static_cast<std::size_t>(size_a), bytes_a_, bytes_b_)
                                        : count_changed(values_a_, values_b_));
           }
           compare_values(values_a_, values_b_, layout->repeats, out, sums);

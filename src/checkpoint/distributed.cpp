@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "src/checkpoint/pickle.h"
+#include "src/checkpoint/pickle/pickle.h"
 #include "src/checkpoint/read_file.h"
 
 namespace nanhunt::checkpoint {
@@ -102,7 +102,7 @@ class Metadata {
 void join_part(const Part& part, Checkpoint& read, std::map<std::string, std::size_t>& numbers, Checkpoint& out) {
   for (Tensor& tensor : read.tensors) {
     for (Piece& piece : tensor.pieces) {
-      piece.file = out.add_file(read.files[piece.file]);
+      piece.file = out.add_source(read.files[piece.file]);
       piece.origin = part.origin;
     }
     const auto [at, fresh] = numbers.emplace(tensor.name, out.tensors.size());

@@ -5,7 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <utility>
 
 namespace nanhunt::checkpoint {
 
@@ -28,8 +30,20 @@ Result<FileBytes> FileBytes::open(const std::string& path) {
   return file;
 }
 
+FileBytes FileBytes::of(std::shared_ptr<const std::string> bytes) {
+  FileBytes out;
+  out.size_ = bytes->size();
+  out.bytes_ = std::move(bytes);
+  return out;
+}
+
 bool FileBytes::read(std::uint64_t offset, std::span<std::byte> out) const {
   if (!lies_within(offset, out.size(), size_)) return false;
+  if (bytes_) {
+    const auto from = std::as_bytes(std::span(*bytes_)).subspan(static_cast<std::size_t>(offset), out.size());
+    std::copy(from.begin(), from.end(), out.begin());
+    return true;
+  }
   std::size_t done = 0;
   while (done < out.size()) {
     const ssize_t got = ::pread(fd_.get(), out.data() + done, out.size() - done, static_cast<off_t>(offset + done));

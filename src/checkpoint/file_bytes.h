@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A file of which exact ranges are read, and never more than was asked for. Its size is the one at the time it was
-// opened.
+// opened. Or bytes in memory, read in the same way.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -17,6 +18,8 @@ class FileBytes {
  public:
   static Result<FileBytes> open(const std::string& path);  // regular files only; links are followed
 
+  static FileBytes of(std::shared_ptr<const std::string> bytes);
+
   // Exactly `out.size()` bytes at `offset`; false where the file has fewer or cannot be read.
   bool read(std::uint64_t offset, std::span<std::byte> out) const;
   // The same as text; nullopt-like: empty where `n` bytes are not there.
@@ -28,6 +31,7 @@ class FileBytes {
   trace::FileDescriptor fd_;
   std::string path_;
   std::uint64_t size_ = 0;
+  std::shared_ptr<const std::string> bytes_;  // null: a file
 };
 
 // Whether [begin, begin + length) lies within `size`, without overflow.

@@ -172,7 +172,8 @@ Result<Checkpoint> read_folder(const std::string& path) {
   const bool several = files.size() - std::min(files.size(), done.size()) > 1 || !done.empty() || distributed;
   for (const std::string& name : files) {
     if (done.count(name) != 0) continue;
-    const bool listed_there = std::find(out.files.begin(), out.files.end(), path + "/" + name) != out.files.end();
+    const bool listed_there = std::any_of(out.files.begin(), out.files.end(),
+                                          [&](const Source& one) { return one.path == path + "/" + name; });
     if (!listed_there) count(read_file(path + "/" + name, several ? name + ":" : "", out));
   }
   if (read_well == 0) {

@@ -152,10 +152,12 @@ void count_dtype(const Tensor& tensor, const TensorResult& result, std::map<std:
   row.judged = true;
   row.zeros += static_cast<std::uint64_t>(result.stats.zero);
   row.subnormals += static_cast<std::uint64_t>(result.stats.subnormal);
-  row.floating = is_floating(*tensor.dtype);
+  row.floating = tensor.is_floating();
   row.amax = std::max(row.amax, result.stats.amax);
-  if (row.floating && row.amax > 0)
-    row.headroom_bits = static_cast<int>(std::floor(std::log2(format_limits(*tensor.dtype).max_finite / row.amax)));
+  if (!row.floating || row.amax == 0) return;
+  const double most =
+      tensor.byte_format != nullptr ? tensor.byte_format->max_finite : format_limits(*tensor.dtype).max_finite;
+  row.headroom_bits = static_cast<int>(std::floor(std::log2(most / row.amax)));
 }
 
 // Values of fp8 weights fill their format on purpose where a scale lies beside them.
@@ -164,6 +166,23 @@ bool has_scale(const std::string& name, const std::unordered_set<std::string>& n
     if (names.count(name + ending) != 0) return true;
   const std::string base = name.substr(0, name.rfind('.') == std::string::npos ? 0 : name.rfind('.') + 1);
   return names.count(base + "scale") != 0 || names.count(base + "scales") != 0;
+}
+
+// Losses are kept beside the weights as plain numbers: a NaN among them says that training had gone wrong. An infinite
+// one is what the best loss begins with.
+void judge_losses(const Checkpoint& checkpoint, std::vector<Finding>& findings) {
+  Finding out{Severity::kWarning, "nonfinite-value", "", "",
+              "A loss was NaN when this was saved. Whether the weights are harmed is judged by themselves."};
+  for (const Scalar& scalar : checkpoint.scalars) {
+    std::string name = scalar.name;
+    while (!name.empty() && (name.back() == '.' || (name.back() >= '0' && name.back() <= '9'))) name.pop_back();
+    const bool is_loss = last_name(name).ends_with("loss") || last_name(name).ends_with("losses");
+    if (!std::isnan(scalar.value) || !is_loss || is_callback_state(scalar.name)) continue;
+    if (out.count++ == 0) out.tensor = scalar.name;
+  }
+  if (out.count == 0) return;
+  out.numbers = out.count == 1 ? "NaN" : fmt::format("NaN, as are {} more", format_signed_count(out.count - 1));
+  findings.push_back(std::move(out));
 }
 
 }  // namespace
@@ -196,15 +215,9 @@ Judgement judge(const Checkpoint& checkpoint, const std::vector<TensorResult>& r
     const TensorResult& result = results[i];
     count_dtype(tensor, result, rows);
     out.damaged = out.damaged || result.damaged;
-    if (!result.judged) {
-      if (tensor.integer && !result.damaged)
-        ++out.integers;
-      else
-        ++out.not_judged;
-      continue;
-    }
-    ++out.judged;
-    if (!is_floating(*tensor.dtype)) continue;
+    const bool always_finite = tensor.always_finite || (tensor.dtype && !tensor.is_floating());
+    ++(always_finite && !result.damaged ? out.integers : result.judged ? out.judged : out.not_judged);
+    if (!result.judged || always_finite) continue;
     if (result.stats.any_nonfinite) {
       out.findings.push_back(nonfinite(tensor, result));
       if (out.findings.back().severity == Severity::kFault) ++out.tensors_with_nonfinite;
@@ -215,10 +228,18 @@ Judgement judge(const Checkpoint& checkpoint, const std::vector<TensorResult>& r
                               "A variance below 0 gives NaN in the next evaluation. Go back to a checkpoint in which "
                               "it is not."});
     }
-    judge_range(tensor, result.stats, has_scale(tensor.name, names), out.findings);
+    if (tensor.byte_format == nullptr) judge_range(tensor, result.stats, has_scale(tensor.name, names), out.findings);
   }
+  judge_losses(checkpoint, out.findings);
   for (const Scalar& scalar : checkpoint.scalars) {
-    if (std::isfinite(scalar.value) || !has_word(scalar.name, {"param_groups."})) continue;
+    if (std::isfinite(scalar.value)) continue;
+    if (scalar.name.ends_with(kQuantiserScale)) {
+      out.findings.push_back({Severity::kFault, "nonfinite-scale", scalar.name, format_number(scalar.value),
+                              "Each element of the quantised tensor is multiplied by it. Go back to a checkpoint in "
+                              "which it is finite."});
+      continue;
+    }
+    if (!has_word(scalar.name, {"param_groups."})) continue;
     // A bound may be infinite; what is multiplied with may not, and NaN is no bound.
     const bool bound = !has_word(last_name(scalar.name), {"lr", "eps", "decay", "momentum", "alpha", "lambd", "rho"}) &&
                        !has_word(scalar.name, {".betas"});

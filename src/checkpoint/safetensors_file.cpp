@@ -11,8 +11,10 @@ namespace {
 // What the format allows; the number of arrays is bounded by the header's own length.
 constexpr trace::SafetensorsLimits kCheckpointLimits{100'000'000, 2'000'000};
 
-bool is_integer_format(const std::string& format) {
-  return format == "BOOL" || format.starts_with('I') || format.starts_with('U');
+// Integers, and floating-point formats of 4 and 6 bits.
+bool is_always_finite(const std::string& format) {
+  return format == "BOOL" || format.starts_with('I') || format.starts_with('U') || format == "F4" ||
+         format.starts_with("F6_");
 }
 
 }  // namespace
@@ -35,22 +37,35 @@ Status read_safetensors_file(const FileBytes& file, const std::string& prefix, C
     tensor.name = prefix + entry.name;
     tensor.dtype_name = entry.dtype ? std::string(dtype_name(*entry.dtype)) : entry.format;
     tensor.sizes = entry.sizes;
-    tensor.integer = is_integer_format(entry.format);
+    tensor.always_finite = is_always_finite(entry.format);
     tensor.dtype = entry.dtype;
+    const ByteFormat* byte_format = find_byte_format(entry.format);
+    if (byte_format != nullptr) tensor.dtype_name = byte_format->name;
+    const std::int64_t numel = trace::numel_of(entry.sizes);
+    const auto holds = [&](std::uint64_t element) {
+      return numel >= 0 && entry.end - entry.begin == static_cast<std::uint64_t>(numel) * element;
+    };
     if (!entry.problem.empty()) {
       tensor.problem = entry.problem;
       tensor.damaged = true;
     } else if (entry.dtype) {
       tensor.pieces.push_back(
           {number, data_at + entry.begin, data_at + entry.end, entry.sizes, contiguous_strides(entry.sizes)});
-    } else if (entry.format == "C64" && trace::numel_of(entry.sizes) >= 0 &&
-               entry.end - entry.begin == static_cast<std::uint64_t>(trace::numel_of(entry.sizes)) * 8) {
+    } else if (byte_format != nullptr && holds(1)) {
+      tensor.dtype = DType::kU8;
+      tensor.byte_format = byte_format;
+      tensor.pieces.push_back(
+          {number, data_at + entry.begin, data_at + entry.end, entry.sizes, contiguous_strides(entry.sizes)});
+    } else if (entry.format == "C64" && holds(8)) {
       tensor.dtype_name = "complex64";  // read as pairs
       tensor.dtype = DType::kF32;
       std::vector<std::int64_t> pairs = entry.sizes;
       pairs.push_back(2);
       tensor.pieces.push_back({number, data_at + entry.begin, data_at + entry.end, pairs, contiguous_strides(pairs)});
-    } else if (!tensor.integer) {
+    } else if (byte_format != nullptr || entry.format == "C64") {
+      tensor.problem = "its shape does not fit its bytes";
+      tensor.damaged = true;
+    } else if (!tensor.always_finite) {
       tensor.problem = "a format that is not read";
     }
     out.tensors.push_back(std::move(tensor));

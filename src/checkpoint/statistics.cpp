@@ -2,6 +2,7 @@
 #include "src/checkpoint/statistics.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <map>
@@ -25,6 +26,7 @@ constexpr std::uint64_t kMaxReadings = 8, kAlwaysAllowed = 64u << 20;
 struct Job {
   std::size_t file = 0;
   DType dtype = DType::kF32;
+  const ByteFormat* byte_format = nullptr;
   std::uint64_t at = 0;
   std::vector<BlockDim> dims;
   std::uint64_t bytes = 0;
@@ -40,6 +42,18 @@ struct PieceJobs {
 
 using Buffer = std::vector<std::byte>;
 
+TensorStats compute_byte_stats(const ByteFormat& format, std::span<const std::byte> bytes, const Block& block) {
+  std::array<std::int64_t, 256> counts{};
+  std::int64_t first_nonfinite = -1, at = 0;
+  for_each_element(block, [&](std::int64_t place, std::int64_t) {
+    const auto code = std::to_integer<std::uint8_t>(bytes[static_cast<std::size_t>(place)]);
+    ++counts[code];
+    if (code == format.nan_code && first_nonfinite < 0) first_nonfinite = at;
+    ++at;
+  });
+  return stats_of_codes(format, counts, first_nonfinite);
+}
+
 void run_job(Job& job, const FileBytes& file, Buffer& buffer) {
   const auto element = static_cast<std::int64_t>(dtype_size(job.dtype));
   job.stats.level = StatsLevel::kCounts;
@@ -51,19 +65,22 @@ void run_job(Job& job, const FileBytes& file, Buffer& buffer) {
       sizes.push_back(dim.size);
       strides.push_back(dim.strides[0]);
     }
-    merge(job.stats, compute_stats({bytes.data(), job.dtype, sizes, strides}, StatsLevel::kCounts));
+    merge(job.stats, job.byte_format != nullptr
+                         ? compute_byte_stats(*job.byte_format, bytes, block)
+                         : compute_stats({bytes.data(), job.dtype, sizes, strides}, StatsLevel::kCounts));
     return true;
   });
   job.read = all;
 }
 
 // Jobs are cut from the outermost dimension.
-void add_jobs(const Piece& piece, DType dtype, const BlockLayout& layout, std::vector<Job>& jobs) {
-  const auto element = static_cast<std::int64_t>(dtype_size(dtype));
+void add_jobs(const Piece& piece, const Tensor& tensor, const BlockLayout& layout, std::vector<Job>& jobs) {
+  const auto element = static_cast<std::int64_t>(dtype_size(*tensor.dtype));
   for_each_block(layout, kJobBytes / element, [&](const Block& block) {
     Job job;
     job.file = piece.file;
-    job.dtype = dtype;
+    job.dtype = *tensor.dtype;
+    job.byte_format = tensor.byte_format;
     job.at = piece.at + static_cast<std::uint64_t>(block.offset[0] * element);
     job.dims = block.dims;
     job.bytes = static_cast<std::uint64_t>(block.span[0] * element);
@@ -85,7 +102,7 @@ void run_jobs(const Checkpoint& checkpoint, std::vector<Job>& jobs, const Report
       Job& job = jobs[i];
       if (!file || open_file != job.file) {
         file.reset();
-        if (auto opened = FileBytes::open(checkpoint.files[job.file])) file = std::move(*opened);
+        if (auto opened = checkpoint.open(job.file)) file = std::move(*opened);
         open_file = job.file;
       }
       if (file) run_job(job, *file, buffer);
@@ -109,20 +126,21 @@ void repeat(TensorStats& stats, std::int64_t times) {
 
 std::uint64_t most_bytes_to_read(const Checkpoint& checkpoint) {
   std::uint64_t bytes = kAlwaysAllowed;
-  for (const std::string& path : checkpoint.files)
-    if (const auto file = FileBytes::open(path)) bytes += kMaxReadings * file->size();
+  for (std::size_t i = 0; i < checkpoint.files.size(); ++i)
+    if (const auto file = checkpoint.open(i)) bytes += kMaxReadings * file->size();
   return bytes;
 }
 
 std::vector<TensorResult> compute_statistics(const Checkpoint& checkpoint, const ReportProgress& progress) {
-  using Key = std::tuple<std::size_t, std::uint64_t, DType, std::vector<std::int64_t>, std::vector<std::int64_t>>;
+  using Key = std::tuple<std::size_t, std::uint64_t, DType, const ByteFormat*, std::vector<std::int64_t>,
+                         std::vector<std::int64_t>>;
   std::vector<TensorResult> out(checkpoint.tensors.size());
   std::vector<Job> jobs;
   std::map<Key, PieceJobs> pieces;
   const std::uint64_t allowed = most_bytes_to_read(checkpoint);
   std::uint64_t asked = 0;
-  const auto key_of = [](const Piece& piece, DType dtype) {
-    return Key{piece.file, piece.at, dtype, piece.sizes, piece.strides};
+  const auto key_of = [](const Piece& piece, const Tensor& tensor) {
+    return Key{piece.file, piece.at, *tensor.dtype, tensor.byte_format, piece.sizes, piece.strides};
   };
   for (std::size_t i = 0; i < out.size(); ++i) {
     const Tensor& tensor = checkpoint.tensors[i];
@@ -130,7 +148,7 @@ std::vector<TensorResult> compute_statistics(const Checkpoint& checkpoint, const
     out[i].damaged = tensor.damaged;
     if (!tensor.problem.empty() || !tensor.dtype) continue;
     for (const Piece& piece : tensor.pieces) {
-      const auto [known, fresh] = pieces.emplace(key_of(piece, *tensor.dtype), PieceJobs{});
+      const auto [known, fresh] = pieces.emplace(key_of(piece, tensor), PieceJobs{});
       PieceJobs& here = known->second;
       if (fresh) {
         if (auto layout = layout_of(piece)) {
@@ -139,7 +157,7 @@ std::vector<TensorResult> compute_statistics(const Checkpoint& checkpoint, const
           here.possible = asked + bytes <= allowed;
           if (here.possible) asked += bytes;
           here.first = jobs.size();
-          if (here.possible) add_jobs(piece, *tensor.dtype, here.layout, jobs);
+          if (here.possible) add_jobs(piece, tensor, here.layout, jobs);
           here.count = jobs.size() - here.first;
           if (!here.possible) out[i].problem = "its file has the same bytes read too often";
         } else {
@@ -158,7 +176,7 @@ std::vector<TensorResult> compute_statistics(const Checkpoint& checkpoint, const
     result.judged = true;
     result.stats.level = StatsLevel::kCounts;
     for (const Piece& piece : tensor.pieces) {
-      const PieceJobs& here = pieces.at(key_of(piece, *tensor.dtype));
+      const PieceJobs& here = pieces.at(key_of(piece, tensor));
       TensorStats all;
       all.level = StatsLevel::kCounts;
       for (std::size_t j = here.first; j < here.first + here.count; ++j) {
@@ -183,12 +201,14 @@ std::vector<TensorResult> compute_statistics(const Checkpoint& checkpoint, const
 
 ZeroCount count_zero_where_other_is_not(const Checkpoint& checkpoint, const Tensor& tensor, const Tensor& other) {
   ZeroCount out;
-  if (!tensor.dtype || !other.dtype || tensor.pieces.size() != other.pieces.size()) return out;
+  if (!tensor.dtype || !other.dtype || tensor.byte_format || other.byte_format ||
+      tensor.pieces.size() != other.pieces.size())
+    return out;
   for (std::size_t i = 0; i < tensor.pieces.size(); ++i) {
     const Piece &a = tensor.pieces[i], &b = other.pieces[i];
     if (a.sizes != b.sizes) return out;
     const auto layout = layout_of(a, b);
-    const auto file_a = FileBytes::open(checkpoint.files[a.file]), file_b = FileBytes::open(checkpoint.files[b.file]);
+    const auto file_a = checkpoint.open(a.file), file_b = checkpoint.open(b.file);
     if (!layout || !file_a || !file_b) return out;
     const auto size_a = static_cast<std::int64_t>(dtype_size(*tensor.dtype)),
                size_b = static_cast<std::int64_t>(dtype_size(*other.dtype));

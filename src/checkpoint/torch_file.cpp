@@ -5,9 +5,10 @@
 #include <unordered_map>
 #include <utility>
 
-#include "src/checkpoint/pickle.h"
+#include "src/checkpoint/pickle/element_format.h"
+#include "src/checkpoint/pickle/pickle.h"
+#include "src/checkpoint/pickle/torch_values.h"
 #include "src/checkpoint/read_file.h"
-#include "src/checkpoint/torch_values.h"
 #include "src/checkpoint/zip_index.h"
 #include "src/core/byte_order.h"
 
@@ -51,8 +52,9 @@ std::unordered_map<std::string, std::uint64_t> element_bytes_of_keys(const Pickl
     const PickleValue& id = pickle.at(value.items[0]);
     if (id.kind != PickleKind::kTuple || id.items.size() < 5) continue;
     const PickleValue &type = pickle.at(id.items[1]), &key = pickle.at(id.items[2]);
-    if (type.kind == PickleKind::kGlobal && key.kind == PickleKind::kString)
-      out.emplace(key.text, torch_element_bytes(type.text));
+    if (type.kind != PickleKind::kGlobal || key.kind != PickleKind::kString) continue;
+    const ElementFormat* format = find_torch_format(type.text);
+    out.emplace(key.text, format == nullptr ? 0 : format->bytes);
   }
   return out;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/checkpoint/pickle.h"
+#include "src/checkpoint/pickle/pickle.h"
 
 #include <gtest/gtest.h>
 

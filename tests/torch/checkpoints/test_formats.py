@@ -137,16 +137,6 @@ def test_a_sparse_tensor_is_judged_by_its_values(tmp_path, planted):
     assert (status, ids(answer)) == ((1, ["nonfinite-tensor"]) if planted else (0, []))
 
 
-def test_what_cannot_be_read_is_named_and_alone_inconclusive(tmp_path):
-    quantised = torch.quantize_per_tensor(torch.randn(4), 0.1, 0, torch.qint8)
-    torch.save({"q": quantised}, tmp_path / "q.pt")
-    torch.save({"q": quantised, "w": torch.ones(3)}, tmp_path / "both.pt")
-    status, answer = check(tmp_path / "q.pt")
-    assert (status, answer["status"]) == (5, "inconclusive")
-    assert [one["tensor"] for one in answer["coverage"]["unread"]] == ["q"]
-    assert check(tmp_path / "both.pt")[0] == 0
-
-
 @BOTH
 def test_shards_of_save_pretrained_are_one_checkpoint(tmp_path, planted):
     transformers = pytest.importorskip("transformers")

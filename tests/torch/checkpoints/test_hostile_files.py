@@ -13,6 +13,7 @@ import struct
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from checkpoint_runs import ROOT, check, nanhunt, tensors, trained
@@ -163,6 +164,8 @@ def seeds(folder: Path) -> list[Path]:
 
     model, opt = trained(steps=1)
     state = {"model": model.state_dict(), "optimizer": opt.state_dict(), "v": torch.randn(9)[::2]}
+    state["a"] = {"big": np.arange(40, dtype=">f4"), "q": torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.qint8)}
+    state["a"] |= {"loss": np.float32(1), "s": torch.ones(3).untyped_storage(), "o": np.array([1, "x"], dtype=object)}
     torch.save(state, folder / "zip.pt")
     torch.save(state, folder / "legacy.pt", _use_new_zipfile_serialization=False)
     save_file(model.state_dict(), folder / "x.safetensors")

@@ -41,6 +41,17 @@ struct Judged {
 
 std::string finding_words(const Finding& f) { return printable(f.tensor) + " (" + f.numbers + ")"; }
 
+// "2 not judged, first head.q (e8m0)"
+std::string unread_words(const Judged& one) {
+  std::size_t i = 0;
+  const auto& results = one.results;
+  while (i < results.size() && (results[i].judged || results[i].problem.empty())) ++i;
+  const std::string count = format_count(one.judgement.not_judged) + " not judged";
+  if (i == results.size()) return count;
+  const checkpoint::Tensor& tensor = one.checkpoint.tensors[i];
+  return fmt::format("{}, first {} ({})", count, printable(tensor.name), printable(tensor.dtype_name));
+}
+
 std::string headline_of(const Judged& one) {
   const Judgement& j = one.judgement;
   const Finding* first = j.findings.empty() ? nullptr : &j.findings.front();
@@ -55,10 +66,16 @@ std::string headline_of(const Judged& one) {
     return fmt::format("{} of {} could not be read, and no fault in what is left", format_signed_count(damaged),
                        reports::plural(one.checkpoint.tensors.size(), "tensor", "tensors"));
   }
+  const std::string all = reports::plural(one.checkpoint.tensors.size(), "tensor", "tensors");
   if (one.status == "inconclusive")
-    return "nothing could be judged: " + reports::plural(one.checkpoint.tensors.size(), "tensor", "tensors") + " found";
-  const std::string judged = reports::plural(j.judged + j.integers, "tensor", "tensors") + " judged, all of them sound";
-  return j.not_judged == 0 ? judged : judged + fmt::format("; {} not judged", format_count(j.not_judged));
+    return j.not_judged == 0 ? "nothing could be judged: " + all + " found"
+                             : "nothing could be judged that can hold a NaN: " + unread_words(one) + " of " + all;
+  const std::string integers =
+      j.integers == 0 ? "" : fmt::format(" ({} of integers, which hold no NaN)", format_count(j.integers));
+  if (j.not_judged == 0 && j.judged == 0) return all + " of integers alone, which hold no NaN";
+  if (j.not_judged == 0) return all + " judged, all of them sound" + integers;
+  return fmt::format("only {} of {} judged and sound{}; {}", format_count(j.judged + j.integers), all, integers,
+                     unread_words(one));
 }
 
 Judged judge_one(const std::string& path, const CheckpointCheckOptions& options) {

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/checkpoint/torch_values.h"
+#include "src/checkpoint/pickle/torch_values.h"
 
 #include <algorithm>
-#include <set>
+#include <map>
+#include <memory>
 #include <utility>
 
+#include "src/checkpoint/pickle/element_format.h"
+#include "src/checkpoint/pickle/numpy_values.h"
 #include "src/trace/run/safetensors.h"
 
 namespace nanhunt::checkpoint {
@@ -14,55 +17,7 @@ constexpr int kMaxDepth = 64;
 constexpr std::size_t kMaxDimensions = 64;
 constexpr std::size_t kMaxNameBytes = 1024;
 constexpr std::size_t kMaxShownGlobals = 6;
-
-struct ElementFormat {
-  std::string_view dtype, storage;  // "bfloat16", "BFloat16Storage"
-  std::string_view shown;
-  std::size_t bytes;
-  std::optional<DType> read_as;
-  bool pair = false, integer = false;
-};
-constexpr ElementFormat kElementFormats[] = {
-    {"float32", "FloatStorage", "fp32", 4, DType::kF32},
-    {"float64", "DoubleStorage", "fp64", 8, DType::kF64},
-    {"float16", "HalfStorage", "fp16", 2, DType::kF16},
-    {"bfloat16", "BFloat16Storage", "bf16", 2, DType::kBF16},
-    {"float8_e4m3fn", "", "e4m3fn", 1, DType::kE4M3FN},
-    {"float8_e5m2", "", "e5m2", 1, DType::kE5M2},
-    {"int64", "LongStorage", "int64", 8, DType::kI64, false, true},
-    {"int32", "IntStorage", "int32", 4, DType::kI32, false, true},
-    {"uint8", "ByteStorage", "uint8", 1, DType::kU8, false, true},
-    {"bool", "BoolStorage", "bool", 1, DType::kBool, false, true},
-    {"int16", "ShortStorage", "int16", 2, std::nullopt, false, true},
-    {"int8", "CharStorage", "int8", 1, std::nullopt, false, true},
-    {"uint16", "", "uint16", 2, std::nullopt, false, true},
-    {"uint32", "", "uint32", 4, std::nullopt, false, true},
-    {"uint64", "", "uint64", 8, std::nullopt, false, true},
-    {"complex64", "ComplexFloatStorage", "complex64", 8, DType::kF32, true},
-    {"complex128", "ComplexDoubleStorage", "complex128", 16, DType::kF64, true},
-    {"complex32", "ComplexHalfStorage", "complex32", 4, DType::kF16, true},
-    {"", "UntypedStorage", "", 1, std::nullopt},
-    {"float8_e4m3fnuz", "", "float8_e4m3fnuz", 1, std::nullopt},
-    {"float8_e5m2fnuz", "", "float8_e5m2fnuz", 1, std::nullopt},
-    {"float8_e8m0fnu", "", "float8_e8m0fnu", 1, std::nullopt},
-    {"float4_e2m1fn_x2", "", "float4_e2m1fn_x2", 1, std::nullopt},
-    {"", "QInt8Storage", "qint8", 1, std::nullopt},
-    {"", "QUInt8Storage", "quint8", 1, std::nullopt},
-    {"", "QInt32Storage", "qint32", 4, std::nullopt},
-};
-
-std::string_view last_word(std::string_view dotted) {
-  const std::size_t dot = dotted.rfind('.');
-  return dot == std::string_view::npos ? dotted : dotted.substr(dot + 1);
-}
-
-const ElementFormat* find_format(std::string_view name) {
-  if (!name.starts_with("torch.")) return nullptr;
-  const std::string_view word = last_word(name);
-  const auto* found = std::find_if(std::begin(kElementFormats), std::end(kElementFormats),
-                                   [&](const auto& one) { return word == one.dtype || word == one.storage; });
-  return found == std::end(kElementFormats) || word.empty() ? nullptr : found;
-}
+constexpr std::size_t kNotHeld = SIZE_MAX;
 
 // What loading would call that no checkpoint needs.
 bool runs_code(std::string_view global) {
@@ -85,7 +40,11 @@ bool is_understood(std::string_view global) {
 class Walk {
  public:
   Walk(const Pickle& pickle, const FindStorage& storage, Checkpoint& out)
-      : pickle_(pickle), storage_(storage), out_(out), budget_(4 * pickle.values.size() + 1000), reached_(pickle.values.size()) {}
+      : pickle_(pickle),
+        storage_(storage),
+        out_(out),
+        budget_(4 * pickle.values.size() + 1000),
+        reached_(pickle.values.size()) {}
 
   // Tensors that no name leads to (in an object's own structures, or nested too deeply) are judged all the same.
   void visit_unreached(const std::string& prefix) {
@@ -96,7 +55,19 @@ class Walk {
     }
     for (PickleRef ref = 0; ref < pickle_.values.size(); ++ref) {
       if (!reached_[ref] && pickle_.at(ref).kind == PickleKind::kPersistent)
-        add_unread(join(prefix, "unnamed." + std::to_string(count++)), "a storage without a tensor");
+        add_storage(ref, join(prefix, "unnamed." + std::to_string(count++)));
+    }
+  }
+
+  // Storages of plain bytes are what tensors that share them say; without such a tensor nobody knows.
+  void finish() {
+    for (const auto& [number, ref] : plain_storages_) {
+      Tensor& tensor = out_.tensors[number];
+      const auto known = format_of_key_.find(storage_key(ref));
+      if (known == format_of_key_.end()) continue;
+      const std::int64_t bytes = tensor.sizes[0];
+      tensor.problem =
+          describe_storage(ref, *known->second, bytes / static_cast<std::int64_t>(known->second->bytes), tensor);
     }
   }
 
@@ -129,7 +100,7 @@ class Walk {
         visit_object(value, name, depth);
         break;
       case PickleKind::kPersistent:
-        add_unread(name, "a storage without a tensor");
+        add_storage(ref, name);
         break;
       default:
         break;
@@ -157,6 +128,8 @@ class Walk {
   bool makes_tensor(const PickleValue& value) const {
     if (value.kind != PickleKind::kObject) return false;
     const PickleValue& callee = pickle_.at(value.items[0]);
+    if (callee.kind == PickleKind::kGlobal && callee.text.starts_with("numpy."))
+      return parse_numpy_value(pickle_, value).has_value();
     return callee.kind == PickleKind::kGlobal &&
            (callee.text.starts_with("torch._utils._rebuild_") || callee.text.starts_with("torch._tensor._rebuild_"));
   }
@@ -178,10 +151,13 @@ class Walk {
       }
       if (called == "torch._tensor._rebuild_from_type_v2") return visit_typed(given, name, depth);
       if (called == "torch._utils._rebuild_sparse_tensor") return visit_sparse(given, name, depth);
+      if (called == "torch._utils._rebuild_qtensor") return visit_quantised(given, name, depth);
       if (called.starts_with("torch._utils._rebuild_") || called.starts_with("torch._tensor._rebuild_"))
         return add_unread(name, std::string(last_word(called)), &given);
     }
-    if (called.find("_reconstruct") != std::string_view::npos && called.starts_with("numpy")) return add_unread(name, "a NumPy array");
+    if (const auto array = parse_numpy_value(pickle_, object)) return add_numpy(*array, name, depth);
+    if (called.starts_with("numpy") && called.find("reconstruct") != std::string_view::npos)
+      return add_unread(name, "a NumPy array");
     // What any other object was made of: a named tuple, a class with a way of its own to be saved.
     if (given.kind == PickleKind::kTuple && !called.starts_with("torch.")) visit(object.items[1], name, depth + 1);
     // State that was set on it, and what was added to it: a module saved whole, a class derived from dict or list.
@@ -211,7 +187,20 @@ class Walk {
       return add_tensor(*arguments, function->text.ends_with("_v3"), name);
     if (function->text.starts_with("torch._utils._rebuild_parameter") && !arguments->items.empty())
       return visit(arguments->items[0], name, depth + 1);
+    // A class around tensors that stand in its state.
+    if (const PickleValue* state = argument(given, 3); last_word(function->text) == "_rebuild_wrapper_subclass" &&
+                                                       state != nullptr && state->kind == PickleKind::kDict)
+      return visit(given.items[3], name, depth + 1);
     add_unread(name, std::string(last_word(function->text)), arguments);
+  }
+  // (storage, offset, size, stride, (scheme, scale or scales, zero point or points[, axis]), ...)
+  void visit_quantised(const PickleValue& given, const std::string& name, int depth) {
+    add_tensor(given, false, name);
+    const PickleValue* scheme = argument(given, 4);
+    for (std::size_t i = 1;
+         scheme != nullptr && scheme->kind == PickleKind::kTuple && i < std::min<std::size_t>(scheme->items.size(), 3);
+         ++i)
+      visit(scheme->items[i], name + (i == 1 ? std::string(kQuantiserScale) : ".q_zero_point"), depth + 1);
   }
   void visit_sparse(const PickleValue& given, const std::string& name, int depth) {
     const PickleValue* parts = argument(given, 1);
@@ -254,6 +243,117 @@ class Walk {
     return true;
   }
 
+  // A NumPy array is judged as a tensor, a scalar is one as Python has it.
+  void add_numpy(const NumpyValue& array, const std::string& name, int depth) {
+    if (array.is_text()) return;
+    if (array.kind == NumpyValue::Kind::kScalar) return add_numpy_scalar(array, name);
+    if (array.known && array.is_of_objects()) return visit(array.bytes, name, depth + 1);
+    Tensor tensor;
+    tensor.name = name;
+    tensor.dtype_name = array.format != nullptr ? std::string(array.format->shown)
+                                                : "NumPy " + (array.dtype.empty() ? std::string("array") : array.dtype);
+    tensor.sizes = array.sizes;
+    tensor.problem = describe_numpy(array, tensor);
+    if (!tensor.problem.empty()) tensor.pieces.clear();
+    out_.tensors.push_back(std::move(tensor));
+  }
+  void add_numpy_scalar(const NumpyValue& scalar, const std::string& name) {
+    std::string bytes;
+    const ElementFormat* format = scalar.format;
+    if (!scalar.known || format == nullptr || !format->read_as || format->pair ||
+        !decode_numpy_bytes(pickle_, scalar, format->bytes, bytes) || bytes.size() != format->bytes)
+      return;
+    out_.scalars.push_back({name, load_as_f64(*format->read_as, bytes.data())});
+  }
+  std::string describe_numpy(const NumpyValue& array, Tensor& tensor) {
+    if (array.format == nullptr || !array.known) return "a format that is not read";
+    tensor.always_finite = array.format->always_finite;
+    const std::int64_t numel = trace::numel_of(array.sizes);
+    if (numel < 0) {
+      tensor.damaged = true;
+      return "its description is damaged";
+    }
+    if (!array.format->read_as) return "";
+    const std::size_t width = array.swapped ? array.format->bytes : 1;
+    const auto [known, fresh] = held_at_.emplace(std::pair(array.bytes, width), std::pair(std::size_t{0}, kNotHeld));
+    // The same bytes may be read in several widths, but no more is held than twice what the pickle has.
+    std::string bytes;
+    if (fresh && held_bytes_ <= pickle_.bytes && decode_numpy_bytes(pickle_, array, pickle_.bytes, bytes)) {
+      if (!held_) {
+        held_ = std::make_shared<std::string>();
+        held_number_ = out_.add_source({"", held_});
+      }
+      known->second = {held_->size(), bytes.size()};
+      held_->append(bytes);
+      held_bytes_ += bytes.size();
+    }
+    const auto [at, size] = known->second;
+    if (size == kNotHeld) return "its bytes are written in a way that is not read";
+    if (static_cast<std::uint64_t>(numel) * array.format->bytes != size) {
+      tensor.damaged = true;
+      return "its shape does not fit its bytes";
+    }
+    Piece piece{held_number_, at, at + size, array.sizes, contiguous_strides(array.sizes)};
+    if (array.first_index_fastest) {
+      const std::vector<std::int64_t> reversed(array.sizes.rbegin(), array.sizes.rend());
+      piece.strides = contiguous_strides(reversed);
+      std::reverse(piece.strides.begin(), piece.strides.end());
+    }
+    set_elements(*array.format, piece, tensor);
+    return "";
+  }
+
+  // A complex number is a pair, in a dimension of its own.
+  static void set_elements(const ElementFormat& format, Piece& piece, Tensor& tensor) {
+    if (format.pair) {
+      for (std::int64_t& stride : piece.strides) stride *= 2;
+      piece.sizes.push_back(2);
+      piece.strides.push_back(1);
+    }
+    tensor.dtype = format.read_as;
+    tensor.byte_format = format.byte_format();
+    tensor.pieces.push_back(std::move(piece));
+  }
+
+  // A storage that no tensor is made of.
+  void add_storage(PickleRef ref, const std::string& name) {
+    reached_[ref] = true;
+    const PickleValue& id = pickle_.at(pickle_.at(ref).items[0]);
+    const PickleValue *type = argument(id, 1), *numel = argument(id, 4);
+    const ElementFormat* format = id.kind == PickleKind::kTuple && type != nullptr && type->kind == PickleKind::kGlobal
+                                      ? find_torch_format(type->text)
+                                      : nullptr;
+    if (format == nullptr || numel == nullptr || numel->kind != PickleKind::kInt || numel->big || numel->integer < 0)
+      return add_unread(name, "a storage without a tensor");
+    Tensor tensor;
+    tensor.name = name;
+    const bool plain = format->shown.empty();
+    if (plain) {
+      tensor.sizes = {numel->integer};
+      tensor.dtype_name = "a storage of bytes";
+      tensor.problem = "no tensor says what its bytes are";
+      plain_storages_.emplace_back(out_.tensors.size(), ref);
+    } else {
+      tensor.problem = describe_storage(ref, *format, numel->integer, tensor);
+    }
+    out_.tensors.push_back(std::move(tensor));
+  }
+  std::string describe_storage(PickleRef ref, const ElementFormat& format, std::int64_t numel, Tensor& tensor) {
+    Piece piece;
+    piece.sizes = {numel};
+    piece.strides = {1};
+    tensor.sizes = piece.sizes;
+    tensor.dtype_name = format.shown;
+    if (!format.read_as && !format.always_finite) return "a format that is not read";
+    return place(pickle_.at(pickle_.at(ref).items[0]), 0, format, piece, tensor);
+  }
+  std::string_view storage_key(PickleRef ref) const {
+    const PickleValue& id = pickle_.at(pickle_.at(ref).items[0]);
+    const PickleValue* key = argument(id, 2);
+    return id.kind == PickleKind::kTuple && key != nullptr && key->kind == PickleKind::kString ? key->text
+                                                                                               : std::string_view();
+  }
+
   // (storage, offset, size, stride, requires_grad, hooks[, dtype of v3][, metadata])
   void add_tensor(const PickleValue& given, bool with_dtype, const std::string& name) {
     Tensor tensor;
@@ -286,10 +386,24 @@ class Walk {
       return odd();
     const PickleValue* dtype = with_dtype ? argument(given, 6) : type;
     if (dtype == nullptr || dtype->kind != PickleKind::kGlobal) return odd();
-    const ElementFormat* format = find_format(dtype->text);
+    const ElementFormat* format = find_torch_format(dtype->text);
     tensor.dtype_name = format != nullptr ? std::string(format->shown) : std::string(last_word(dtype->text));
-    if (format == nullptr || (!format->read_as && !format->integer)) return "a format that is not read";
-    tensor.integer = format->integer;
+    if (format == nullptr || (!format->read_as && !format->always_finite)) return "a format that is not read";
+    tensor.always_finite = format->always_finite;
+    format_of_key_.emplace(key->text, format);
+    return place(id, offset->integer, *format, piece, tensor);
+  }
+
+  // Where the elements of a view lie in the storage that `id` names; "" or what is wrong.
+  std::string place(const PickleValue& id, std::int64_t offset, const ElementFormat& format, Piece& piece,
+                    Tensor& tensor) {
+    const auto odd = [&tensor] {
+      tensor.damaged = true;
+      return std::string("its description is damaged");
+    };
+    tensor.always_finite = format.always_finite;
+    const PickleValue* key = argument(id, 2);
+    if (key == nullptr || key->kind != PickleKind::kString) return odd();
     const std::int64_t numel = trace::numel_of(piece.sizes);
     if (numel < 0) return odd();
     // A view of two storages: the legacy format's (root key, offset, size).
@@ -302,27 +416,21 @@ class Walk {
     }
     // The last element that the view reaches. Numbers are bounded first: none of these can overflow.
     constexpr std::int64_t kMost = std::int64_t{1} << 40;
-    std::uint64_t reach = static_cast<std::uint64_t>(offset->integer);
-    if (offset->integer > kMost) return odd();
+    std::uint64_t reach = static_cast<std::uint64_t>(offset);
+    if (offset > kMost) return odd();
     for (std::size_t d = 0; d < piece.sizes.size() && numel > 0; ++d) {
       if (piece.strides[d] > kMost) return odd();
       if (piece.sizes[d] > 1 && piece.strides[d] > kMost / piece.sizes[d]) return odd();
       reach += static_cast<std::uint64_t>((piece.sizes[d] - 1) * piece.strides[d]);
     }
-    if (numel > 0 && reach >= range.size / format->bytes) {
+    if (numel > 0 && reach >= range.size / format.bytes) {
       tensor.damaged = true;
       return "it reaches beyond its storage";
     }
     piece.file = range.file;
-    piece.at = range.at + static_cast<std::uint64_t>(offset->integer) * format->bytes;
+    piece.at = range.at + static_cast<std::uint64_t>(offset) * format.bytes;
     piece.end = range.at + range.size;
-    if (format->pair) {
-      for (std::int64_t& stride : piece.strides) stride *= 2;
-      piece.sizes.push_back(2);
-      piece.strides.push_back(1);
-    }
-    tensor.dtype = format->read_as;
-    tensor.pieces.push_back(std::move(piece));
+    set_elements(format, piece, tensor);
     return "";
   }
 
@@ -332,6 +440,11 @@ class Walk {
   std::size_t budget_;  // a shared value may be met often: names are bounded by the pickle's own size
   bool complete_ = true;
   std::vector<bool> reached_;
+  std::map<std::string_view, const ElementFormat*> format_of_key_;  // of storages that tensors are made of
+  std::vector<std::pair<std::size_t, PickleRef>> plain_storages_;   // numbers of tensors
+  std::shared_ptr<std::string> held_;                               // bytes of NumPy arrays
+  std::size_t held_number_ = 0, held_bytes_ = 0;
+  std::map<std::pair<PickleRef, std::size_t>, std::pair<std::size_t, std::size_t>> held_at_;
 };
 
 std::string listed(const std::vector<std::string>& names) {
@@ -342,11 +455,6 @@ std::string listed(const std::vector<std::string>& names) {
 }
 
 }  // namespace
-
-std::size_t torch_element_bytes(std::string_view name) {
-  const ElementFormat* found = find_format(name);
-  return found == nullptr ? 0 : found->bytes;
-}
 
 void add_torch_values(const Pickle& pickle, const std::string& prefix, const FindStorage& storage,
                       const std::string& what, Checkpoint& out) {
@@ -366,6 +474,7 @@ void add_torch_values(const Pickle& pickle, const std::string& prefix, const Fin
   walk.visit(pickle.root, prefix, 0);
   const bool complete = walk.complete();
   walk.visit_unreached(prefix);
+  walk.finish();
   if (!complete)
     out.note(NoteKind::kNotRead,
              what + " is nested too deeply or holds values in too many places; their tensors are judged, without their names.");

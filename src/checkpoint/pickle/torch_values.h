@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "src/checkpoint/checkpoint.h"
-#include "src/checkpoint/pickle.h"
+#include "src/checkpoint/pickle/pickle.h"
 
 namespace nanhunt::checkpoint {
 
@@ -25,8 +25,5 @@ using FindStorage = std::function<StorageRange(std::string_view key)>;
 // Adds what `pickle` holds to `out`, each name behind `prefix`. `what` names the file in notes.
 void add_torch_values(const Pickle& pickle, const std::string& prefix, const FindStorage& storage,
                       const std::string& what, Checkpoint& out);
-
-// Bytes of an element by a storage's class or a dtype's name ("torch.FloatStorage", "torch.bfloat16"); 0: not known.
-std::size_t torch_element_bytes(std::string_view name);
 
 }  // namespace nanhunt::checkpoint
