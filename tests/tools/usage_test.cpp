@@ -6,7 +6,13 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <cctype>
+#include <regex>
+#include <sstream>
+#include <string>
+#include <vector>
 
 #include "tests/tools/run_program.h"
 #include "tests/tools/sample_trace.h"
@@ -18,14 +24,45 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-constexpr const char* kVerbs[] = {"run",   "train", "report", "check", "advise", "repro",
-                                  "info", "dump",  "export", "diff",  "doctor", "compare-precision", "autopsy", "mcp"};
+constexpr const char* kVerbs[] = {"run",     "train", "report", "check", "advise", "repro",
+                                  "info",    "dump",  "export", "diff",  "doctor", "compare-precision",
+                                  "autopsy", "mcp",   "watch",  "fleet"};
 
 TEST(Usage, help_lists_every_verb_on_stdout) {
   const Outcome run = run_nanhunt({"--help"});
   EXPECT_EQ(run.status, 0);
   EXPECT_EQ(run.err, "");
   for (const char* verb : kVerbs) EXPECT_THAT(run.out, HasSubstr(std::string("\n  ") + verb));
+}
+
+// Of a document, the first table of verbs: a row each, without links and marks of code.
+std::vector<std::string> verb_rows(const std::string& document) {
+  const std::string text = read_file(std::string(NANHUNT_SOURCE_DIR) + "/" + document);
+  const std::size_t begin = text.find("| verb | what it does |");
+  EXPECT_NE(begin, std::string::npos) << document;
+  std::string table = text.substr(begin, text.find("\n\n", begin) - begin);
+  table = std::regex_replace(table, std::regex("\\[([^\\]]*)\\]\\([^)]*\\)|`"), "$1");
+  std::vector<std::string> rows;
+  std::istringstream lines(table);
+  for (std::string line; std::getline(lines, line);) rows.push_back(line);
+  return rows;
+}
+
+TEST(Usage, documents_describe_each_verb_in_the_words_of_the_help) {
+  const std::string help = run_nanhunt({"--help"}).out;
+  for (const char* document : {"README.md", "tools/nanhunt/GUIDE.md"}) {
+    const std::vector<std::string> rows = verb_rows(document);
+    for (const char* verb : kVerbs) {
+      std::smatch found;
+      ASSERT_TRUE(std::regex_search(help, found, std::regex(std::string("\n  ") + verb + " +([^\n]+)"))) << verb;
+      std::string words = found[1];
+      words[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(words[0])));
+      const bool told = std::any_of(rows.begin(), rows.end(), [&](const std::string& row) {
+        return row.find(verb) < row.find(" | ") && row.find(words) != std::string::npos;
+      });
+      EXPECT_TRUE(told) << document << ": " << verb << ": " << words;
+    }
+  }
 }
 
 TEST(Usage, every_verb_has_help_with_its_exit_statuses) {

@@ -232,7 +232,8 @@ class ComparePrecisionVerb final : public Verb {
 const RegisterVerb<ComparePrecisionVerb> kComparePrecision{
     {.order = 15,
      .name = "compare-precision",
-     .summary = "A bundled model in fp32 and in mixed precision: losses, time, memory, and the layers that must stay in fp32",
+     .summary =
+         "A bundled model in fp32 and in mixed precision: loss, time, memory, and the layers that must stay in fp32",
      .exit_statuses = "  0  compared, whatever came of it\n"
                       "  2  wrong usage\n"
                       "  6  the answer or the page could not be written"}};

@@ -248,7 +248,7 @@ class ReproVerb final : public Verb {
 
 const RegisterVerb<ReproVerb> kRepro{{.order = 32,
                                       .name = "repro",
-                                      .summary = "Write a stand-alone program that shows the bad result of one operation",
+                                      .summary = "A stand-alone program that shows the bad result of one operation",
                                       .exit_statuses =
                                           "  0  written\n  2  wrong usage, or an operation that cannot be shown\n"
                                           "  3  the run or the capture cannot be read\n"

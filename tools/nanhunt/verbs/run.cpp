@@ -381,11 +381,13 @@ class RunVerb final : public Verb {
 const RegisterVerb<RunVerb> kRun{
     {.order = 5,
      .name = "run",
-     .summary = "Run a command and watch what trains with PyTorch in it: nanhunt run [OPTIONS] -- python train.py",
+     .summary = "Runs a command, watches what PyTorch trains, generates or evaluates in it, and keeps its exit status: "
+                "nanhunt run [OPTIONS] -- python train.py",
      .exit_statuses = "  0  and any other: the command's own; 128 + N when signal N ended it\n"
                       "  N  of --error-exitcode: a fault was found\n  2  wrong usage\n"
                       "  5  --strict: inconclusive, or nothing was recorded, where the command's own is 0\n"
-                      "  6  --out is a file\n  10  --stop-on-fault: the run was ended at its first fault\n  127  the command could not be started",
+                      "  6  --out is a file\n  10  --stop-on-fault: the run was ended at its first fault\n  127  the "
+                      "command could not be started",
      .takes_command = true}};
 
 }  // namespace

@@ -525,14 +525,14 @@ class TrainVerb final : public Verb {
   bool allow_tf32_ = false, allow_reduced_sums_ = false;
 };
 
-const RegisterVerb<TrainVerb> kTrain{{.order = 10,
-                                      .name = "train",
-                                      .summary = "Train a bundled scenario, watched: real data with a planted fault, or NAME-fixed without",
-                                      .exit_statuses =
-                                          "  0  trained, whatever became of the numbers\n"
-                                          "  1  with --prove-neutral: watching changed the run\n  2  wrong usage\n"
-                                          "  6  the run folder could not be written\n"
-                                          "  7  --ranks: a rank ended before its work was done, and the others too"}};
+const RegisterVerb<TrainVerb> kTrain{
+    {.order = 10,
+     .name = "train",
+     .summary = "Trains a bundled scenario: real data with a planted fault, or its repaired twin, NAME-fixed",
+     .exit_statuses = "  0  trained, whatever became of the numbers\n"
+                      "  1  with --prove-neutral: watching changed the run\n  2  wrong usage\n"
+                      "  6  the run folder could not be written\n"
+                      "  7  --ranks: a rank ended before its work was done, and the others too"}};
 
 }  // namespace
 }  // namespace nanhunt::cli

@@ -276,16 +276,17 @@ class WatchVerb final : public Verb {
   std::optional<PythonProgram> metrics_;
 };
 
-const RegisterVerb<WatchVerb> kWatch{{.order = 12,
-                                      .name = "watch",
-                                      .summary = "Show a run while it goes on: steps, loss, scale, ranks, faults as they come",
-                                      .exit_statuses = "  0  no fault\n"
-                                                       "  1  a fault\n"
-                                                       "  2  wrong usage, or metrics that cannot be offered\n"
-                                                       "  3  nothing is there\n"
-                                                       "  4  something is damaged, and no fault is in the rest\n"
-                                                       "  5  inconclusive; also where nothing new comes any more\n"
-                                                       "  6  stdout could not be written"}};
+const RegisterVerb<WatchVerb> kWatch{
+    {.order = 12,
+     .name = "watch",
+     .summary = "Shows a run while it goes on: steps, loss, scale, ranks, faults as they come",
+     .exit_statuses = "  0  no fault\n"
+                      "  1  a fault\n"
+                      "  2  wrong usage, or metrics that cannot be offered\n"
+                      "  3  nothing is there\n"
+                      "  4  something is damaged, and no fault is in the rest\n"
+                      "  5  inconclusive; also where nothing new comes any more\n"
+                      "  6  stdout could not be written"}};
 
 }  // namespace
 }  // namespace nanhunt::cli
