@@ -202,8 +202,9 @@ def test_a_trainer_checkpoint_is_one_and_its_folder_a_series(tmp_path):
     torch.save(state, newest / "optimizer.pt")
     done = nanhunt("check", tmp_path / "out")
     assert done.returncode == 1
-    assert done.stdout.startswith("fault: 1 of ")
-    assert "optimizer.pt:state.0.exp_avg_sq" in done.stdout.splitlines()[0]
+    first = "fault: of 2 checkpoints, newest good one checkpoint-1, first bad one checkpoint-2\n"
+    assert done.stdout.startswith(first)
+    assert "in optimizer.pt:state.0.exp_avg_sq (1 +Inf of " in done.stdout
     assert f"Newest good one: {tmp_path}/out/checkpoint-1" in done.stdout
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import json
 import math
 import types
 from typing import NamedTuple
@@ -202,16 +203,42 @@ def test_a_series_is_judged_newest_first_by_number(tmp_path):
         torch.save(state, tmp_path / f"step_{step}.pt")
     done = nanhunt("check", tmp_path)
     assert done.returncode == 1
-    order = [
-        line.split()[1].split("/")[-1].rstrip(":")
-        for line in done.stdout.splitlines()
-        if line.startswith(("  fault ", "  clean "))
-    ]
-    assert order == ["step_1000.pt", "step_100.pt", "step_90.pt"]
+    assert done.stdout.startswith("fault: of 3 checkpoints, newest good one step_100.pt, first bad one step_1000.pt\n")
+    rows = [line.split() for line in done.stdout.splitlines() if line.startswith(("  fault ", "  clean "))]
+    assert [row[1] for row in rows] == ["step_1000.pt:", "step_100.pt:", "step_90.pt:"]
     assert f"Newest good one: {tmp_path}/step_100.pt" in done.stdout
     assert f"Next: nanhunt diff {tmp_path}/step_100.pt {tmp_path}/step_1000.pt" in done.stdout
     (tmp_path / "step_1000.pt").unlink()
-    assert nanhunt("check", tmp_path).returncode == 0
+    done = nanhunt("check", tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.startswith("clean: the newest of 2 checkpoints is good: step_100.pt\n")
+
+
+@pytest.mark.parametrize("first_bad", [1, 20, 59, 60, 61])
+def test_a_long_series_is_answered_first_and_in_few_lines(tmp_path, first_bad):
+    good, bad = {"w": torch.ones(4), "v": torch.ones(2)}, {f"w{i}": torch.tensor([1.0, math.nan]) for i in range(30)}
+    for step in range(1, 61):
+        torch.save(good if step < first_bad else bad, tmp_path / f"step_{step}.pt")
+    done = nanhunt("check", tmp_path)
+    lines = done.stdout.splitlines()
+    assert (done.returncode, len(lines) <= 20) == (int(first_bad < 61), True)
+    if first_bad == 1:
+        assert lines[0] == "fault: of 60 checkpoints, none is good, first bad one step_1.pt"
+    elif first_bad == 61:
+        assert lines[0] == "clean: the newest of 60 checkpoints is good: step_60.pt"
+    else:
+        good, bad = f"step_{first_bad - 1}.pt", f"step_{first_bad}.pt"
+        assert lines[0] == f"fault: of 60 checkpoints, newest good one {good}, first bad one {bad}"
+        assert lines[-1] == f"Next: nanhunt diff {tmp_path}/{good} {tmp_path}/{bad}"
+        assert [line for line in lines if f" {good}: " in line]
+    assert (
+        sum(int(line.split()[1]) for line in lines if line.startswith("  ... "))
+        + len([line for line in lines if line.startswith(("  fault  ", "  clean  "))])
+        == 60
+    )
+    answer = json.loads(nanhunt("check", tmp_path, "--json").stdout)
+    assert len(answer["checkpoints"]) == 60
+    assert answer["first_bad"] == (None if first_bad == 61 else f"{tmp_path}/step_{first_bad}.pt")
 
 
 def test_the_text_is_short_and_full_lists_all_tensors(tmp_path):

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
@@ -28,6 +29,7 @@ using checkpoint::TensorResult;
 using nlohmann::json;
 
 constexpr std::size_t kMaxFindings = 12, kMaxUnread = 6;
+constexpr std::size_t kMaxSeriesRows = 10;  // of a series
 
 struct Judged {
   std::string path;
@@ -78,6 +80,20 @@ std::string headline_of(const Judged& one) {
                      unread_words(one));
 }
 
+// The word and the exit status: a fault beats damage beats inconclusive, as for a run.
+void decide(Judged& one, bool fail_on_warning) {
+  const Judgement& j = one.judgement;
+  const bool warning = j.count(Severity::kWarning) > 0;
+  const auto [word, exit_status] = j.count(Severity::kFault) > 0 ? std::pair("fault", kFoundFault)
+                                   : warning && fail_on_warning  ? std::pair("warning", kFoundFault)
+                                   : j.damaged                   ? std::pair("damaged", kDamagedInput)
+                                   : !j.conclusive()             ? std::pair("inconclusive", kInconclusive)
+                                   : warning                     ? std::pair("warning", kDone)
+                                                                 : std::pair("clean", kDone);
+  one.status = word;
+  one.exit_status = exit_status;
+}
+
 Judged judge_one(const std::string& path, const CheckpointCheckOptions& options) {
   Judged out;
   out.path = path;
@@ -92,22 +108,7 @@ Judged judge_one(const std::string& path, const CheckpointCheckOptions& options)
   out.checkpoint = std::move(*read);
   out.results = compute_statistics(out.checkpoint, checkpoint_progress(path));
   out.judgement = judge(out.checkpoint, out.results);
-  const std::size_t faults = out.judgement.count(Severity::kFault), warnings = out.judgement.count(Severity::kWarning);
-  // A fault beats damage beats inconclusive, as for a run.
-  if (faults > 0)
-    out.exit_status = kFoundFault;
-  else if (warnings > 0 && options.fail_on_warning)
-    out.exit_status = kFoundFault;
-  else if (out.judgement.damaged)
-    out.exit_status = kDamagedInput;
-  else if (!out.judgement.conclusive())
-    out.exit_status = kInconclusive;
-  out.status = faults > 0                         ? "fault"
-               : out.judgement.damaged            ? "damaged"
-               : warnings > 0                     ? "warning"
-               : out.exit_status == kInconclusive ? "inconclusive"
-                                                  : "clean";
-  if (out.status == "damaged" && out.exit_status == kFoundFault) out.status = "warning";
+  decide(out, options.fail_on_warning);
   out.headline = headline_of(out);
   return out;
 }
@@ -262,51 +263,110 @@ json to_json(const Judged& one, bool full) {
   return out;
 }
 
+// What a series shows of each checkpoint.
+struct Row {
+  std::string path, status, headline;
+  int exit_status = kDone;
+};
+
+// Newest first.
+struct Series {
+  std::vector<Row> rows;
+  std::optional<std::size_t> newest_good, first_bad;  // `first_bad`: the oldest fault after the newest good one
+
+  void add(const Judged& one) {
+    if (!newest_good && one.exit_status == kDone) newest_good = rows.size();
+    if (!newest_good && one.exit_status == kFoundFault) first_bad = rows.size();
+    rows.push_back({one.path, one.status, one.headline, one.exit_status});
+  }
+  // Without the folder that all of them share.
+  std::string name(std::size_t i) const { return printable(std::filesystem::path(rows[i].path).filename().string()); }
+};
+
+std::string series_headline(const Series& series) {
+  const std::string all = reports::plural(series.rows.size(), "checkpoint", "checkpoints");
+  const std::string& status = series.rows[0].status;
+  if (series.newest_good == std::size_t{0})
+    return fmt::format("{}: the newest of {} is good: {}", status, all, series.name(0));
+  const std::string good = series.newest_good ? "newest good one " + series.name(*series.newest_good) : "none is good";
+  const std::string bad = series.first_bad ? ", first bad one " + series.name(*series.first_bad) : "";
+  return fmt::format("{}: of {}, {}{}", status, all, good, bad);
+}
+
+// The newest, and those around the place where they turned bad.
+std::string series_rows(const Series& series) {
+  const std::size_t turn = series.newest_good.value_or(series.rows.size() - 1);
+  std::string text;
+  std::size_t left_out = 0;
+  for (std::size_t i = 0; i < series.rows.size(); ++i) {
+    const bool near = i < 3 || (i + 3 > turn && i < turn + 3) || series.rows.size() <= kMaxSeriesRows;
+    if (!near) {
+      ++left_out;
+      continue;
+    }
+    if (left_out > 0) text += fmt::format("  ... {} more\n", left_out);
+    left_out = 0;
+    text += fmt::format("  {:<13} {}: {}\n", series.rows[i].status, series.name(i), series.rows[i].headline);
+  }
+  return text + (left_out > 0 ? fmt::format("  ... {} more\n", left_out) : "");
+}
+
+std::string series_text(const Series& series, const Finding* first) {
+  std::string text = series_headline(series) + "\n\n" + series_rows(series);
+  if (first != nullptr)
+    text += fmt::format("\n  {}: {} in {}\n    {}\n", severity_word(first->severity), first->id, finding_words(*first),
+                        first->meaning);
+  if (series.newest_good) text += "\nNewest good one: " + printable(series.rows[*series.newest_good].path) + "\n";
+  if (series.newest_good && series.first_bad)
+    text += "Next: nanhunt diff " + printable(shell_word(series.rows[*series.newest_good].path)) + " " +
+            printable(shell_word(series.rows[*series.first_bad].path)) + "\n";
+  return text;
+}
+
+std::string series_json(const std::string& place, const Series& series, const json& all) {
+  const auto path_of = [&](const std::optional<std::size_t>& i) {
+    return i ? reports::json_text(series.rows[*i].path) : json();
+  };
+  const json answer = {{"schema", "nanhunt.checkpoint"},
+                       {"schema_version", 1},
+                       {"path", reports::json_text(place)},
+                       {"status", series.rows[0].status},
+                       {"exit_status", series.rows[0].exit_status},
+                       {"headline", reports::json_text(series.rows[0].headline)},
+                       {"newest_good", path_of(series.newest_good)},
+                       {"first_bad", path_of(series.first_bad)},
+                       {"checkpoints", all}};
+  return reports::dump_json(answer) + "\n";
+}
+
 }  // namespace
 
 int check_checkpoints(const std::string& place, const std::vector<std::string>& paths,
                       const CheckpointCheckOptions& options) {
-  std::string text, series;
+  Series series;
   json all = json::array();
-  std::optional<std::string> newest_good, newest_bad;
-  int status = kDone;
-  std::string newest_status, newest_headline;
-  for (std::size_t i = 0; i < paths.size(); ++i) {
-    const Judged one = judge_one(paths[i], options);
-    if (i == 0) {
-      status = one.exit_status;
-      newest_status = one.status;
-      newest_headline = one.headline;
+  std::string newest;
+  std::optional<Finding> first;
+  for (const std::string& path : paths) {
+    const Judged one = judge_one(path, options);
+    if (series.rows.empty()) {
       if (!one.unreadable && paths.size() == 1 && !options.json) return fail(one.unreadable);
-      text = text_of(one, options);
+      newest = text_of(one, options);
+      if (one.exit_status == kFoundFault) first = one.judgement.findings.front();
     }
-    if (one.exit_status == kDone && !newest_good) newest_good = one.path;
-    if (one.exit_status == kFoundFault && !newest_good) newest_bad = one.path;
-    series += fmt::format("  {:<13} {}: {}\n", one.status, printable(one.path), one.headline);
+    series.add(one);
     if (options.json) all.push_back(to_json(one, options.full));
   }
-  if (options.json) {
-    const json answer = {{"schema", "nanhunt.checkpoint"},
-                         {"schema_version", 1},
-                         {"path", reports::json_text(place)},
-                         {"status", newest_status},
-                         {"exit_status", status},
-                         {"headline", reports::json_text(newest_headline)},
-                         {"newest_good", newest_good ? reports::json_text(*newest_good) : json()},
-                         {"checkpoints", all}};
-    return print_and_return(reports::dump_json(answer) + "\n", status);
-  }
+  const int status = series.rows[0].exit_status;
+  if (options.json) return print_and_return(series_json(place, series, all), status);
   if (paths.size() > 1) {
-    text += "\nSeries, newest first\n" + series;
-    text +=
-        newest_good ? "\nNewest good one: " + printable(*newest_good) + "\n" : std::string("\nNone of them is good.\n");
-    if (newest_good && newest_bad)
-      text +=
-          "Next: nanhunt diff " + printable(shell_word(*newest_good)) + " " + printable(shell_word(*newest_bad)) + "\n";
-  } else if (status == kFoundFault) {
-    text += "\nNext: nanhunt diff OLDER " + printable(shell_word(place)) + " shows what changed since an older one.\n";
+    const std::string text = series_text(series, first ? &*first : nullptr);
+    return print_and_return(options.full ? text + "\nThe newest\n" + newest : text, status);
   }
-  return print_and_return(text, status);
+  if (status == kFoundFault)
+    newest +=
+        "\nNext: nanhunt diff OLDER " + printable(shell_word(place)) + " shows what changed since an older one.\n";
+  return print_and_return(newest, status);
 }
 
 }  // namespace nanhunt::cli
