@@ -12,6 +12,7 @@
 
 #include "src/checkpoint/pickle/pickle.h"
 #include "src/checkpoint/read_file.h"
+#include "src/trace/run/safetensors.h"
 
 namespace nanhunt::checkpoint {
 namespace {
@@ -24,6 +25,12 @@ struct Part {
   std::string name, file;
   std::vector<std::int64_t> origin;
   std::uint64_t at = 0, length = 0;
+};
+
+// What the metadata says of a tensor as a whole.
+struct Wanted {
+  std::size_t parts = 1;
+  std::vector<std::int64_t> sizes;
 };
 
 class Metadata {
@@ -80,16 +87,20 @@ class Metadata {
                      [](const Part& a, const Part& b) { return std::tie(a.file, a.at) < std::tie(b.file, b.at); });
     return out;
   }
-  // Parts that each tensor should have, by name.
-  std::map<std::string, std::size_t> wanted() const {
-    std::map<std::string, std::size_t> out;
+  // What each tensor or value should be, by name.
+  std::map<std::string, Wanted> wanted() const {
+    std::map<std::string, Wanted> out;
     const PickleValue* all = attribute(pickle_.at(pickle_.root), "state_dict_metadata", 0);
     if (all == nullptr || all->kind != PickleKind::kDict) return out;
     for (std::size_t i = 0; i + 1 < all->items.size(); i += 2) {
       const PickleValue& key = pickle_.at(all->items[i]);
-      const PickleValue* chunks = attribute(pickle_.at(all->items[i + 1]), "chunks", 2);
-      if (key.kind == PickleKind::kString)
-        out[std::string(key.text)] = chunks != nullptr && chunks->kind == PickleKind::kList ? chunks->items.size() : 1;
+      const PickleValue& one = pickle_.at(all->items[i + 1]);
+      const PickleValue* chunks = attribute(one, "chunks", 2);
+      if (key.kind != PickleKind::kString) continue;
+      Wanted& wanted = out[std::string(key.text)];
+      if (chunks == nullptr || chunks->kind != PickleKind::kList) continue;
+      wanted.parts = chunks->items.size();
+      wanted.sizes = shape(attribute(one, "size", 1));
     }
     return out;
   }
@@ -128,6 +139,13 @@ void join_part(const Part& part, Checkpoint& read, std::map<std::string, std::si
   }
 }
 
+// The shape of the whole, where its parts have as many elements. Until then it is that of the first part.
+void set_shape(const Wanted& wanted, Tensor& tensor) {
+  const std::int64_t elements = trace::numel_of(wanted.sizes), pairs = tensor.dtype_name.starts_with("complex") ? 2 : 1;
+  if (tensor.pieces.size() > 1 && elements >= 0 && element_count(tensor) == elements * pairs)
+    tensor.sizes = wanted.sizes;
+}
+
 bool stays_inside(const std::string& file) {
   return !file.empty() && !file.starts_with('/') && file.find("..") == std::string::npos &&
          file.find('\0') == std::string::npos;
@@ -158,7 +176,7 @@ Status read_distributed(const std::string& folder, const std::string& prefix, Ch
   std::size_t unread = 0;
   std::uint64_t covered = 0;  // of the open file: parts do not overlap, so each byte is met once
   for (const Part& part : *parts) {
-    if (const auto left = wanted.find(part.name); left != wanted.end() && left->second > 0) --left->second;
+    if (const auto left = wanted.find(part.name); left != wanted.end() && left->second.parts > 0) --left->second.parts;
     if (part.file != open_name) {
       open_name = part.file;
       covered = 0;
@@ -202,7 +220,11 @@ Status read_distributed(const std::string& folder, const std::string& prefix, Ch
     out.note(NoteKind::kDamaged, "More parts or files are missing: " + std::to_string(unread) + " parts, " +
                                      std::to_string(named) + " files.");
   std::size_t without = 0;
-  for (const auto& [name, left] : wanted) without += left > 0 ? 1 : 0;
+  for (const auto& [name, left] : wanted) {
+    without += left.parts > 0 ? 1 : 0;
+    if (const auto found = numbers.find(prefix + name); found != numbers.end())
+      set_shape(left, out.tensors[found->second]);
+  }
   if (without > 0)
     out.note(NoteKind::kDamaged,
              "'" + path + "' says of " + std::to_string(without) + " tensors or values not where all of them is.");

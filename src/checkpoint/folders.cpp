@@ -22,6 +22,9 @@ namespace fs = std::filesystem;
 constexpr std::string_view kIndexEnding = ".index.json";
 constexpr std::uint64_t kMaxIndexBytes = std::uint64_t{1} << 27;
 constexpr std::size_t kMaxEntries = 100'000;  // of a folder
+constexpr int kMaxFolderDepth = 2;            // folders within the folder of a checkpoint
+constexpr std::size_t kMaxParts = 64;         // of a folder
+constexpr std::string_view kPipelineIndex = "model_index.json";  // of diffusers: each folder beside it is a part
 
 // Files that are beside the model's in one checkpoint: where one of them is, all files of the folder are one.
 constexpr std::string_view kCompanions[] = {"trainer_state.json", "training_args.bin",  "config.json",   "optimizer.pt",
@@ -78,6 +81,20 @@ FolderKind folder_kind(const Listing& listing) {
   return FolderKind::kFiles;
 }
 
+bool has_file(const Listing& listing, std::string_view name) {
+  return std::find(listing.files.begin(), listing.files.end(), name) != listing.files.end();
+}
+
+// Whether a checkpoint lies in the folder, or in one of its folders.
+bool holds_checkpoint(const std::string& path, int depth) {
+  const Listing listing = list_folder(path);
+  if (folder_kind(listing) != FolderKind::kNone) return true;
+  if (depth >= kMaxFolderDepth) return false;
+  const auto end = listing.folders.begin() + static_cast<std::ptrdiff_t>(std::min(listing.folders.size(), kMaxParts));
+  return std::any_of(listing.folders.begin(), end,
+                     [&](const std::string& name) { return holds_checkpoint(path + "/" + name, depth + 1); });
+}
+
 // "step=400" before the last number of the name; -1 without a number, and highest where the name says it is the last.
 std::int64_t number_in(const std::string& path) {
   std::string name = fs::path(path).filename().string();
@@ -98,6 +115,46 @@ std::int64_t number_in(const std::string& path) {
   std::size_t first = last;
   while (first > 0 && name[first - 1] >= '0' && name[first - 1] <= '9') --first;
   return digits_from(first);
+}
+
+// "checkpoint-200", "epoch=3", "0400": training saves one after another under such names. "text_encoder_2" is none.
+bool is_name_of_series(const std::string& path) {
+  static constexpr std::string_view kWords[] = {"checkpoint", "ckpt", "step", "epoch", "iter"};
+  std::string name = fs::path(path).filename().string();
+  if (number_in(name) < 0) return false;
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c; });
+  return name.find_first_not_of("0123456789") == std::string::npos ||
+         std::any_of(std::begin(kWords), std::end(kWords),
+                     [&](auto word) { return name.find(word) != std::string::npos; });
+}
+
+// Whether a folder within `path` belongs to the checkpoint there, by its name: unet/ and vae/ of a pipeline, or what
+// several ranks saved beside a Trainer's state. Others are checkpoints of their own.
+bool is_named_as_part(const std::string& path, const Listing& listing, const std::string& name) {
+  if (has_file(listing, kPipelineIndex) || is_name_of_series(path) || number_in(name) < 0) return true;
+  return folder_kind(listing) == FolderKind::kOne && !is_name_of_series(name);
+}
+
+// Those that hold a checkpoint: as many as are read, and one more where there are more.
+std::vector<std::string> part_folders(const std::string& path, const Listing& listing) {
+  std::vector<std::string> out;
+  for (const std::string& name : listing.folders) {
+    if (out.size() > kMaxParts) break;
+    if (is_named_as_part(path, listing, name) && holds_checkpoint(path + "/" + name, 1)) out.push_back(name);
+  }
+  return out;
+}
+
+// A folder without tensors of its own, around parts that each say what they are.
+bool is_whole_of_parts(const std::string& path, const Listing& listing) {
+  if (folder_kind(listing) != FolderKind::kNone) return false;
+  const auto parts = part_folders(path, listing);
+  if (has_file(listing, kPipelineIndex) || is_name_of_series(path)) return !parts.empty();
+  return std::any_of(parts.begin(), parts.end(), [&](const std::string& name) {
+    const Listing part = list_folder(path + "/" + name);
+    return has_file(part, "config.json") || has_file(part, ".metadata");
+  });
 }
 
 Status read_index(const std::string& folder, const std::string& name, const std::string& prefix, Checkpoint& out,
@@ -149,39 +206,60 @@ Status read_index(const std::string& folder, const std::string& name, const std:
   return {};
 }
 
-Result<Checkpoint> read_folder(const std::string& path) {
-  const Listing listing = list_folder(path);
-  Checkpoint out;
-  out.path = path;
-  const bool distributed = std::find(listing.files.begin(), listing.files.end(), ".metadata") != listing.files.end();
+// What was read well and what was not, over a folder and its parts.
+struct Outcome {
   Status first_failure;
   std::size_t read_well = 0, failed = 0;
-  const auto count = [&](const Status& status) {
+
+  void count(const Status& status, Checkpoint& out) {
     if (status) {
       ++read_well;
       return;
     }
     if (failed++ == 0) first_failure = status;
     if (failed <= 8) out.note(NoteKind::kDamaged, status.message());
-  };
-  std::vector<std::string> files = checkpoint_files(listing);
+  }
+};
+
+// `part`: where the folder lies within the checkpoint, empty for the checkpoint's own.
+void read_folder_into(const std::string& path, const std::string& part, int depth, Checkpoint& out, Outcome& outcome) {
+  const Listing listing = list_folder(path);
+  const bool distributed = has_file(listing, ".metadata");
+  const std::string prefix = part.empty() ? "" : part + ":";
+  const std::vector<std::string> files = checkpoint_files(listing), parts = depth < kMaxFolderDepth
+                                                                                ? part_folders(path, listing)
+                                                                                : std::vector<std::string>();
   std::set<std::string> done;
   for (const std::string& name : listing.files)
-    if (name.ends_with(kIndexEnding)) count(read_index(path, name, "", out, done));
-  if (distributed) count(read_distributed(path, "", out));
-  const bool several = files.size() - std::min(files.size(), done.size()) > 1 || !done.empty() || distributed;
+    if (name.ends_with(kIndexEnding)) outcome.count(read_index(path, name, prefix, out, done), out);
+  if (distributed) outcome.count(read_distributed(path, prefix, out), out);
+  const bool several = files.size() - std::min(files.size(), done.size()) > 1 || !done.empty() || distributed ||
+                       (part.empty() && !parts.empty());
+  const std::string name_before = part.empty() ? "" : part + "/";
   for (const std::string& name : files) {
     if (done.count(name) != 0) continue;
     const bool listed_there = std::any_of(out.files.begin(), out.files.end(),
                                           [&](const Source& one) { return one.path == path + "/" + name; });
-    if (!listed_there) count(read_file(path + "/" + name, several ? name + ":" : "", out));
+    if (!listed_there)
+      outcome.count(read_file(path + "/" + name, several ? name_before + name + ":" : prefix, out), out);
   }
-  if (read_well == 0) {
-    if (failed == 0) return Status(StatusCode::kNotFound, "'" + path + "' holds no checkpoint.");
-    return first_failure;
-  }
-  if (several && done.empty() && !distributed) out.format = "folder";
-  return out;
+  if ((several && done.empty() && !distributed) || !parts.empty() || !part.empty()) out.format = "folder";
+  for (std::size_t i = 0; i < std::min(parts.size(), kMaxParts); ++i)
+    read_folder_into(path + "/" + parts[i], name_before + parts[i], depth + 1, out, outcome);
+  if (!parts.empty()) out.format = "folder";
+  if (parts.size() > kMaxParts)
+    out.note(NoteKind::kNotRead,
+             "Of the folders in '" + path + "' only the first " + std::to_string(kMaxParts) + " were read.");
+}
+
+Result<Checkpoint> read_folder(const std::string& path) {
+  Checkpoint out;
+  out.path = path;
+  Outcome outcome;
+  read_folder_into(path, "", 0, out, outcome);
+  if (outcome.read_well > 0) return out;
+  if (outcome.failed == 0) return Status(StatusCode::kNotFound, "'" + path + "' holds no checkpoint.");
+  return outcome.first_failure;
 }
 
 }  // namespace
@@ -199,9 +277,10 @@ std::vector<std::string> find_checkpoints(const std::string& path) {
   }
   for (const std::string& name : listing.folders) {
     const std::string folder = path + "/" + name;
-    if (number_in(name) < 0) continue;
-    if (folder_kind(list_folder(folder)) != FolderKind::kNone) found.emplace_back(number_in(name), folder);
+    if (is_named_as_part(path, listing, name)) continue;
+    if (holds_checkpoint(folder, 1)) found.emplace_back(number_in(name), folder);
   }
+  if (found.empty() && is_whole_of_parts(path, listing)) found.emplace_back(0, path);
   // A model saved beside its checkpoints was saved at the end.
   if (kind == FolderKind::kOne) found.emplace_back(std::numeric_limits<std::int64_t>::max(), path);
   std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return b < a; });

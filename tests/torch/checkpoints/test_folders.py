@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders of which several files or folders are one checkpoint: pipelines, and what frameworks save in parts."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from checkpoint_runs import check, ids, nanhunt, tensors
+
+save_file = pytest.importorskip("safetensors.torch").save_file
+BOTH = pytest.mark.parametrize("planted", [False, True])
+
+
+def part(folder, planted=False, name="diffusion_pytorch_model.safetensors"):
+    folder.mkdir(parents=True, exist_ok=True)
+    weight = torch.ones(4, 5)
+    if planted:
+        weight[2, 3] = math.nan
+    save_file({"conv.weight": weight}, folder / name)
+    (folder / "config.json").write_text("{}")
+
+
+def expect(path, planted, name):
+    status, answer = check(path)
+    assert (status, ids(answer)) == ((1, ["nonfinite-tensor"]) if planted else (0, []))
+    assert [one["tensor"] for one in answer["findings"]] == ([name] if planted else [])
+    return answer
+
+
+@BOTH
+@pytest.mark.parametrize("index", [True, False])
+@pytest.mark.parametrize("bad", ["unet", "vae", "text_encoder_2"])
+def test_a_pipeline_is_one_checkpoint_of_its_folders(tmp_path, bad, index, planted):
+    names = ["unet", "vae", "text_encoder"] + (["text_encoder_2"] if index or bad == "text_encoder_2" else [])
+    for name in names:
+        part(tmp_path / name, planted and name == bad)
+    (tmp_path / "scheduler").mkdir()
+    (tmp_path / "scheduler" / "scheduler_config.json").write_text("{}")
+    if index or "text_encoder_2" in names:
+        (tmp_path / "model_index.json").write_text("{}")
+    answer = expect(tmp_path, planted, f"{bad}:conv.weight")
+    assert answer["format"] == "folder"
+    assert set(tensors(answer)) == {f"{name}:conv.weight" for name in names}
+
+
+@BOTH
+def test_files_and_shards_in_a_part_are_told_apart(tmp_path, planted):
+    (tmp_path / "model_index.json").write_text("{}")
+    part(tmp_path / "unet", name="a.safetensors")
+    part(tmp_path / "unet", planted, name="b.safetensors")
+    part(tmp_path / "controlnets" / "depth")
+    answer = expect(tmp_path, planted, "unet/b.safetensors:conv.weight")
+    found = {"unet/a.safetensors:conv.weight", "unet/b.safetensors:conv.weight", "controlnets/depth:conv.weight"}
+    assert set(tensors(answer)) == found
+
+
+@BOTH
+def test_a_checkpoint_of_a_training_is_judged_with_the_folders_in_it(tmp_path, planted):
+    for step in (100, 200):
+        folder = tmp_path / f"checkpoint-{step}"
+        part(folder / "unet", planted and step == 200)
+        part(folder / "text_encoder_2")
+        torch.save({"state": {0: {"exp_avg": torch.ones(3)}}}, folder / "optimizer.bin")
+    done = nanhunt("check", tmp_path)
+    assert done.returncode == int(planted)
+    assert ("unet:conv.weight (1 NaN of 20, first at [2, 3])" in done.stdout) == planted
+    answer = expect(tmp_path / "checkpoint-200", planted, "unet:conv.weight")
+    names = {"optimizer.bin:state.0.exp_avg", "unet:conv.weight", "text_encoder_2:conv.weight"}
+    assert set(tensors(answer)) == names
+
+
+@BOTH
+def test_parts_that_ranks_saved_beside_a_trainers_state_are_judged(tmp_path, planted):
+    import torch.distributed.checkpoint as dcp
+
+    folder = tmp_path / "out" / "checkpoint-7"
+    weight = torch.ones(4)
+    weight[1] = math.nan if planted else 1
+    dcp.save({"fc.weight": weight}, checkpoint_id=folder / "pytorch_model_fsdp_0")
+    dcp.save({"state.0.exp_avg": torch.ones(4)}, checkpoint_id=folder / "optimizer_0")
+    (folder / "trainer_state.json").write_text("{}")
+    for place in (folder, tmp_path / "out"):
+        expect(place, planted, "pytorch_model_fsdp_0:fc.weight")
+
+
+def test_folders_within_are_bounded_in_depth_and_number(tmp_path):
+    (tmp_path / "model_index.json").write_text("{}")
+    part(tmp_path / "a")
+    part(tmp_path / "b" / "c" / "d", planted=True)
+    answer = expect(tmp_path, False, "")
+    assert set(tensors(answer)) == {"a:conv.weight"}
+    for number in range(80):
+        part(tmp_path / f"part{number:03}")
+    answer = check(tmp_path)[1]
+    assert len(tensors(answer)) == 64
+    assert "only the first 64 were read" in answer["notes"][0]["text"]
+
+
+def test_a_folder_of_something_else_is_no_checkpoint(tmp_path):
+    (tmp_path / "data").mkdir()
+    torch.save({"w": torch.ones(2)}, tmp_path / "data" / "x.pt")
+    assert nanhunt("check", tmp_path).returncode in {3, 5}
