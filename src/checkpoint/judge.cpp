@@ -48,7 +48,8 @@ bool is_trained_by_name(std::string_view name) {
 }
 
 // Whether -Inf alone is meant: a mask that is added to scores. What training updates starts at 0 or 1 and is none.
-bool is_infinite_mask(const Tensor& tensor, const TensorResult& result) {
+bool is_infinite_mask(const Checkpoint& checkpoint, const Tensor& tensor, const TensorResult& result,
+                      std::uint64_t& bytes) {
   const TensorStats& s = result.stats;
   if (s.nan != 0 || s.pos_inf != 0 || s.neg_inf == 0 || is_optimizer_state(tensor.name)) return false;
   const std::string_view name = last_name(tensor.name);
@@ -58,8 +59,7 @@ bool is_infinite_mask(const Tensor& tensor, const TensorResult& result) {
   // All above the diagonal and nothing else, whatever stands below.
   if (rank >= 2 && tensor.sizes[rank - 1] == tensor.sizes[rank - 2] && tensor.sizes[rank - 1] > 3) {
     const std::int64_t n = tensor.sizes[rank - 1], above = s.numel / (n * n) * (n * (n - 1) / 2);
-    const std::vector<std::int64_t>& first = result.first;
-    if (s.neg_inf == above && first.size() == rank && first[rank - 2] == 0 && first[rank - 1] == 1) return true;
+    if (s.neg_inf == above && neg_inf_is_above_diagonal(checkpoint, tensor, bytes)) return true;
   }
   return is_zeros_and_ones(s) && (named || rank >= 2);
 }
@@ -86,7 +86,9 @@ bool is_callback_state(const std::string& name) {
   return name.starts_with("callbacks.") || name.find(":callbacks.") != std::string::npos;
 }
 
-Finding nonfinite(const Tensor& tensor, const TensorResult& result) {
+// `bytes`: how many may be read a second time.
+Finding nonfinite(const Checkpoint& checkpoint, const Tensor& tensor, const TensorResult& result,
+                  std::uint64_t& bytes) {
   const TensorStats& s = result.stats;
   Finding out;
   out.tensor = tensor.name;
@@ -95,7 +97,7 @@ Finding nonfinite(const Tensor& tensor, const TensorResult& result) {
   for (const auto& [n, word] : {std::pair(s.nan, "NaN"), std::pair(s.pos_inf, "+Inf"), std::pair(s.neg_inf, "-Inf")})
     if (n > 0) counts += (counts.empty() ? "" : ", ") + fmt::format("{} {}", format_signed_count(n), word);
   out.numbers = fmt::format("{} of {}, first at {}", counts, format_signed_count(s.numel), format_dims(result.first));
-  if (is_infinite_mask(tensor, result)) {
+  if (is_infinite_mask(checkpoint, tensor, result, bytes)) {
     out.id = "infinite-mask";
     out.meaning = "It looks like a mask: -Inf among zeros and ones, which is meant.";
   } else if (is_callback_state(tensor.name)) {
@@ -210,6 +212,7 @@ Judgement judge(const Checkpoint& checkpoint, const std::vector<TensorResult>& r
   std::unordered_set<std::string> names;
   for (const Tensor& tensor : checkpoint.tensors) names.insert(tensor.name);
   out.damaged = checkpoint.damaged();
+  std::uint64_t bytes_to_read_again = most_bytes_to_read(checkpoint);
   for (std::size_t i = 0; i < results.size(); ++i) {
     const Tensor& tensor = checkpoint.tensors[i];
     const TensorResult& result = results[i];
@@ -219,7 +222,7 @@ Judgement judge(const Checkpoint& checkpoint, const std::vector<TensorResult>& r
     ++(always_finite && !result.damaged ? out.integers : result.judged ? out.judged : out.not_judged);
     if (!result.judged || always_finite) continue;
     if (result.stats.any_nonfinite) {
-      out.findings.push_back(nonfinite(tensor, result));
+      out.findings.push_back(nonfinite(checkpoint, tensor, result, bytes_to_read_again));
       if (out.findings.back().severity == Severity::kFault) ++out.tensors_with_nonfinite;
     }
     if (last_name(tensor.name) == "running_var" && result.stats.min < 0) {

@@ -232,4 +232,45 @@ ZeroCount count_zero_where_other_is_not(const Checkpoint& checkpoint, const Tens
   return out;
 }
 
+bool neg_inf_is_above_diagonal(const Checkpoint& checkpoint, const Tensor& tensor, std::uint64_t& bytes) {
+  const std::size_t rank = tensor.sizes.size();
+  if (rank < 2 || !tensor.dtype || tensor.byte_format != nullptr) return false;
+  const auto size = static_cast<std::int64_t>(dtype_size(*tensor.dtype));
+  Buffer buffer;
+  for (const Piece& piece : tensor.pieces) {
+    const auto layout = layout_of(piece);
+    const auto file = checkpoint.open(piece.file);
+    if (!layout || !file || piece.sizes.size() != rank) return false;
+    const auto wanted = static_cast<std::uint64_t>(layout->elements() * size);
+    if (wanted > bytes) return false;
+    bytes -= wanted;
+    std::vector<std::size_t> order;  // dimensions by stride, largest first
+    for (std::size_t d = 0; d < rank; ++d)
+      if (piece.strides[d] > 0 && piece.sizes[d] > 1) order.push_back(d);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::size_t a, std::size_t b) { return piece.strides[a] > piece.strides[b]; });
+    std::vector<std::int64_t> origin = piece.origin;
+    origin.resize(rank);
+    bool only_there = true;
+    const bool all = for_each_block(*layout, kBlockBytes / 8, [&](const Block& block) {
+      buffer.resize(static_cast<std::size_t>(block.span[0] * size));
+      if (!file->read(piece.at + static_cast<std::uint64_t>(block.offset[0] * size), buffer)) return false;
+      std::vector<std::int64_t> index(rank);
+      for_each_element(block, [&](std::int64_t place, std::int64_t) {
+        std::int64_t offset = block.offset[0] + place;
+        for (const std::size_t d : order) {
+          index[d] = offset / piece.strides[d];
+          offset %= piece.strides[d];
+        }
+        const double value = load_as_f64(*tensor.dtype, buffer.data() + place * size);
+        const bool is_above = index[rank - 1] + origin[rank - 1] > index[rank - 2] + origin[rank - 2];
+        only_there = only_there && is_above == (std::isinf(value) && std::signbit(value));
+      });
+      return only_there;
+    });
+    if (!all) return false;
+  }
+  return !tensor.pieces.empty();
+}
+
 }  // namespace nanhunt::checkpoint

@@ -36,4 +36,8 @@ struct ZeroCount {
 // Elements that are 0 in `tensor` where `other` is not 0 and finite.
 ZeroCount count_zero_where_other_is_not(const Checkpoint& checkpoint, const Tensor& tensor, const Tensor& other);
 
+// Whether -Inf stands in all places above the diagonal of the last two dimensions, and in no other. Reads the tensor
+// again, where that takes no more than `bytes`, and takes what it read from them.
+bool neg_inf_is_above_diagonal(const Checkpoint& checkpoint, const Tensor& tensor, std::uint64_t& bytes);
+
 }  // namespace nanhunt::checkpoint

@@ -131,6 +131,45 @@ def test_the_rule_says_what_is_planted_and_nothing_else(tmp_path, case):
     assert nanhunt("check", tmp_path / "x.pt", "--fail-on", "warning").returncode == (0 if worst == "info" else 1)
 
 
+def causal(size=6, dtype=torch.float32):
+    return (
+        torch.arange(float(size * size))
+        .view(size, size)
+        .to(dtype)
+        .masked_fill(torch.ones(size, size).triu(1) > 0, -math.inf)
+    )
+
+
+def elsewhere(size=6, dtype=torch.float32):
+    """As many -Inf, the first in the same place, but one of them below the diagonal."""
+    mask = causal(size, dtype)
+    mask[1, 3], mask[4, 2] = 7, -math.inf
+    return mask
+
+
+TRIANGLES = {
+    "plain": lambda m: m,
+    "of a batch": lambda m: m.repeat(2, 3, 1, 1),
+    "expanded": lambda m: m.expand(5, -1, -1),
+    "transposed in memory": lambda m: m.t().contiguous().t(),
+    "a part": lambda m: torch.nn.functional.pad(m, (1, 2, 0, 3))[: len(m), 1 : len(m) + 1],
+    "large": lambda m: causal(700) if m[1, 3].isinf() else elsewhere(700),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("layout", TRIANGLES)
+@pytest.mark.parametrize("make, found", [(causal, "infinite-mask"), (elsewhere, "nonfinite-tensor")])
+def test_a_causal_mask_has_its_inf_above_the_diagonal_alone(tmp_path, make, found, layout, dtype):
+    torch.save({"m": TRIANGLES[layout](make(dtype=dtype))}, tmp_path / "x.pt")
+    assert ids(check(tmp_path / "x.pt")[1]) == [found]
+
+
+def test_a_mask_below_the_diagonal_is_a_fault_where_numbers_stand_above(tmp_path):
+    torch.save({"m": causal().t()}, tmp_path / "x.pt")
+    assert ids(check(tmp_path / "x.pt")[1]) == ["nonfinite-tensor"]
+
+
 class OfDict(dict):
     pass
 
