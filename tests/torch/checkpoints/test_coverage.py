@@ -120,6 +120,28 @@ def test_what_is_not_judged_stands_in_the_headline_and_alone_is_inconclusive(tmp
 
 
 @BOTH
+def test_a_series_says_that_its_good_one_was_not_judged_whole(tmp_path, planted):
+    held = {"w": torch.ones(3)} | ({"storage": torch.ones(3).untyped_storage()} if planted else {})
+    words = " (not all of it judged)" if planted else ""
+    for step in (1, 2):
+        torch.save(held, tmp_path / f"step_{step}.pt")
+    first = nanhunt("check", tmp_path).stdout.splitlines()[0]
+    assert first == f"clean: the newest of 2 checkpoints is good: step_2.pt{words}"
+    torch.save({"w": torch.tensor([math.nan])}, tmp_path / "step_3.pt")
+    first = nanhunt("check", tmp_path).stdout.splitlines()[0]
+    assert first == f"fault: of 3 checkpoints, newest good one step_2.pt{words}, first bad one step_3.pt"
+
+
+@BOTH
+def test_a_warning_says_what_was_not_judged(tmp_path, planted):
+    held = {"losses": torch.tensor([math.nan])} | ({"storage": torch.ones(3).untyped_storage()} if planted else {})
+    torch.save(held, tmp_path / "x.pt")
+    first = nanhunt("check", tmp_path / "x.pt").stdout.splitlines()[0]
+    assert first.startswith("warning: nonfinite-value in losses (1 NaN of 1, first at [0])")
+    assert first.endswith("; 1 not judged, first storage (a storage of bytes)" if planted else "[0])")
+
+
+@BOTH
 @pytest.mark.parametrize("channels", [False, True])
 def test_a_quantised_tensor_is_judged_by_its_scales(tmp_path, channels, planted):
     values = torch.randn(4, 3)

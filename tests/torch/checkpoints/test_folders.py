@@ -96,6 +96,7 @@ def test_folders_within_are_bounded_in_depth_and_number(tmp_path):
     answer = check(tmp_path)[1]
     assert len(tensors(answer)) == 64
     assert "only the first 64 were read" in answer["notes"][0]["text"]
+    assert answer["headline"] == "64 tensors judged, all of them sound; not all of it was read"
 
 
 def test_a_folder_of_something_else_is_no_checkpoint(tmp_path):

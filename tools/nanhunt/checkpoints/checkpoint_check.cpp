@@ -54,6 +54,13 @@ std::string unread_words(const Judged& one) {
   return fmt::format("{}, first {} ({})", count, printable(tensor.name), printable(tensor.dtype_name));
 }
 
+bool is_partly_judged(const Judged& one) {
+  const auto& notes = one.checkpoint.notes;
+  return one.judgement.not_judged > 0 || std::any_of(notes.begin(), notes.end(), [](const checkpoint::Note& note) {
+           return note.kind == checkpoint::NoteKind::kNotRead;
+         });
+}
+
 std::string headline_of(const Judged& one) {
   const Judgement& j = one.judgement;
   const Finding* first = j.findings.empty() ? nullptr : &j.findings.front();
@@ -61,8 +68,10 @@ std::string headline_of(const Judged& one) {
     return fmt::format("{} of {} hold NaN or Inf, first {}", format_count(j.tensors_with_nonfinite),
                        reports::plural(one.checkpoint.tensors.size(), "tensor", "tensors"), finding_words(*first));
   }
-  if (one.status == "fault" || (one.status == "warning"))
-    return fmt::format("{} in {}", first->id, finding_words(*first));
+  if (one.status == "fault") return fmt::format("{} in {}", first->id, finding_words(*first));
+  if (one.status == "warning")
+    return fmt::format("{} in {}{}", first->id, finding_words(*first),
+                       j.not_judged > 0 ? "; " + unread_words(one) : "");
   if (one.status == "damaged") {
     const auto damaged = std::count_if(one.results.begin(), one.results.end(), [](const auto& r) { return r.damaged; });
     return fmt::format("{} of {} could not be read, and no fault in what is left", format_signed_count(damaged),
@@ -74,8 +83,9 @@ std::string headline_of(const Judged& one) {
                              : "nothing could be judged that can hold a NaN: " + unread_words(one) + " of " + all;
   const std::string integers =
       j.integers == 0 ? "" : fmt::format(" ({} of integers, which hold no NaN)", format_count(j.integers));
-  if (j.not_judged == 0 && j.judged == 0) return all + " of integers alone, which hold no NaN";
-  if (j.not_judged == 0) return all + " judged, all of them sound" + integers;
+  const std::string rest = is_partly_judged(one) ? "; not all of it was read" : "";
+  if (j.not_judged == 0 && j.judged == 0) return all + " of integers alone, which hold no NaN" + rest;
+  if (j.not_judged == 0) return all + " judged, all of them sound" + integers + rest;
   return fmt::format("only {} of {} judged and sound{}; {}", format_count(j.judged + j.integers), all, integers,
                      unread_words(one));
 }
@@ -266,29 +276,35 @@ json to_json(const Judged& one, bool full) {
 // What a series shows of each checkpoint.
 struct Row {
   std::string path, status, headline;
-  int exit_status = kDone;
+  bool partly_judged = false;
 };
 
 // Newest first.
 struct Series {
   std::vector<Row> rows;
+  int exit_status = kDone;                            // of the newest
   std::optional<std::size_t> newest_good, first_bad;  // `first_bad`: the oldest fault after the newest good one
 
   void add(const Judged& one) {
     if (!newest_good && one.exit_status == kDone) newest_good = rows.size();
     if (!newest_good && one.exit_status == kFoundFault) first_bad = rows.size();
-    rows.push_back({one.path, one.status, one.headline, one.exit_status});
+    rows.push_back({one.path, one.status, one.headline, is_partly_judged(one)});
+    if (rows.size() == 1) exit_status = one.exit_status;
   }
   // Without the folder that all of them share.
   std::string name(std::size_t i) const { return printable(std::filesystem::path(rows[i].path).filename().string()); }
+  std::string judged_name(std::size_t i) const {
+    return name(i) + (rows[i].partly_judged ? " (not all of it judged)" : "");
+  }
 };
 
 std::string series_headline(const Series& series) {
   const std::string all = reports::plural(series.rows.size(), "checkpoint", "checkpoints");
   const std::string& status = series.rows[0].status;
   if (series.newest_good == std::size_t{0})
-    return fmt::format("{}: the newest of {} is good: {}", status, all, series.name(0));
-  const std::string good = series.newest_good ? "newest good one " + series.name(*series.newest_good) : "none is good";
+    return fmt::format("{}: the newest of {} is good: {}", status, all, series.judged_name(0));
+  const std::string good =
+      series.newest_good ? "newest good one " + series.judged_name(*series.newest_good) : "none is good";
   const std::string bad = series.first_bad ? ", first bad one " + series.name(*series.first_bad) : "";
   return fmt::format("{}: of {}, {}{}", status, all, good, bad);
 }
@@ -331,7 +347,7 @@ std::string series_json(const std::string& place, const Series& series, const js
                        {"schema_version", 1},
                        {"path", reports::json_text(place)},
                        {"status", series.rows[0].status},
-                       {"exit_status", series.rows[0].exit_status},
+                       {"exit_status", series.exit_status},
                        {"headline", reports::json_text(series.rows[0].headline)},
                        {"newest_good", path_of(series.newest_good)},
                        {"first_bad", path_of(series.first_bad)},
@@ -357,7 +373,7 @@ int check_checkpoints(const std::string& place, const std::vector<std::string>& 
     series.add(one);
     if (options.json) all.push_back(to_json(one, options.full));
   }
-  const int status = series.rows[0].exit_status;
+  const int status = series.exit_status;
   if (options.json) return print_and_return(series_json(place, series, all), status);
   if (paths.size() > 1) {
     const std::string text = series_text(series, first ? &*first : nullptr);
