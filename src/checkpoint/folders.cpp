@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -44,10 +45,11 @@ Listing list_folder(const std::string& path) {
        at.increment(error), ++seen) {
     std::error_code ignored;
     const std::string name = at->path().filename().string();
-    if (at->is_directory(ignored))
-      out.folders.push_back(name);
-    else if (at->is_regular_file(ignored))
+    if (at->is_directory(ignored)) {
+      if (!name.starts_with('.')) out.folders.push_back(name);  // .git, .cache
+    } else if (at->is_regular_file(ignored)) {
       out.files.push_back(name);
+    }
   }
   std::sort(out.files.begin(), out.files.end());
   std::sort(out.folders.begin(), out.folders.end());
@@ -62,9 +64,16 @@ bool is_companion(const std::string& name) {
                      [&](auto e) { return name.ends_with(e); });
 }
 
+bool has_file(const Listing& listing, std::string_view name) {
+  return std::binary_search(listing.files.begin(), listing.files.end(), name, std::less<>());
+}
+
 std::vector<std::string> checkpoint_files(const Listing& listing) {
   std::vector<std::string> out;
-  std::copy_if(listing.files.begin(), listing.files.end(), std::back_inserter(out), has_checkpoint_ending);
+  for (const std::string& name : listing.files) {
+    const bool is_of_openvino = name.ends_with(".bin") && has_file(listing, name.substr(0, name.size() - 4) + ".xml");
+    if (has_checkpoint_ending(name) && !is_of_openvino) out.push_back(name);
+  }
   return out;
 }
 
@@ -79,10 +88,6 @@ FolderKind folder_kind(const Listing& listing) {
   if (files.size() == 1 || std::any_of(listing.files.begin(), listing.files.end(), is_companion))
     return FolderKind::kOne;
   return FolderKind::kFiles;
-}
-
-bool has_file(const Listing& listing, std::string_view name) {
-  return std::find(listing.files.begin(), listing.files.end(), name) != listing.files.end();
 }
 
 // Whether a checkpoint lies in the folder, or in one of its folders.

@@ -99,6 +99,19 @@ def test_folders_within_are_bounded_in_depth_and_number(tmp_path):
     assert answer["headline"] == "64 tensors judged, all of them sound; not all of it was read"
 
 
+@BOTH
+def test_what_other_programs_keep_in_a_repository_of_a_model_is_passed_over(tmp_path, planted):
+    part(tmp_path, planted, name="model.safetensors")
+    (tmp_path / "openvino").mkdir()
+    (tmp_path / "openvino" / "openvino_model.bin").write_bytes(bytes(range(200)))
+    (tmp_path / "openvino" / "openvino_model.xml").write_text("<net/>")
+    part(tmp_path / ".cache", planted=True)
+    answer = expect(tmp_path, planted, "conv.weight")
+    assert (answer["damaged"], set(tensors(answer))) == (False, {"conv.weight"})
+    (tmp_path / "openvino" / "openvino_model.xml").unlink()
+    assert check(tmp_path)[1]["damaged"]
+
+
 def test_a_folder_of_something_else_is_no_checkpoint(tmp_path):
     (tmp_path / "data").mkdir()
     torch.save({"w": torch.ones(2)}, tmp_path / "data" / "x.pt")
