@@ -26,7 +26,11 @@ std::size_t first_bad_of(const Series& series) {
 
 // The last values of a run alone are no curve.
 bool is_curve(const Evidence& evidence, const Series& series) {
-  return !series.points.empty() && evidence.sources[series.source].format != "W&B summary";
+  if (series.points.empty() || evidence.sources[series.source].format == "W&B summary") return false;
+  // A column "scale" may be of anything; loss scales begin large.
+  const bool other = series.quantity == Quantity::kLossScale && series.name == "scale" &&
+                     !(series.points.front().value >= limits::kFirstScale);
+  return !other;
 }
 
 // What says most comes first: what went bad, in steps, early, with many points. `like`: of the same source rather.
@@ -180,7 +184,9 @@ bool Curves::has_fp16() const {
 
 bool Curves::any_bad() const {
   return std::any_of(evidence->series.begin(), evidence->series.end(), [](const Series& series) {
-    return series.quantity != Quantity::kSkipped && first_bad_of(series) != kNoPoint;
+    // A loss scale says what scalers do; an infinite one is how some of them begin.
+    return series.quantity != Quantity::kSkipped && series.quantity != Quantity::kLossScale &&
+           first_bad_of(series) != kNoPoint;
   });
 }
 

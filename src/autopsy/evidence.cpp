@@ -100,11 +100,17 @@ std::optional<Quantity> quantity_of(std::string_view name) {
     return Quantity::kLearningRate;
   const std::string& last = words.back();
   // "train_loss_step" and "train_loss_epoch" are Lightning's.
-  const bool loss = last == "loss" || last == "losses" ||
-                    (words.size() > 1 && last != "count" && has_any(words, {"loss"}) &&
-                     has_any({last}, {"step", "epoch", "mean", "avg", "total"})) ||
-                    (words.size() == 2 && words[0] == "loss" &&  // "Loss/train", as PyTorch's guide has it
-                     has_any({last}, {"train", "training", "eval", "val", "valid", "validation", "test", "dev"}));
+  const bool loss =
+      last == "loss" || last == "losses" ||
+      (words.size() > 1 && last != "count" && has_any(words, {"loss"}) &&
+       has_any({last}, {"step", "epoch", "mean", "avg", "total"})) ||
+      // "Loss/train", as PyTorch's guide has it; "Loss_D" of two that train against each other.
+      (words.size() == 2 && words[0] == "loss" &&
+       has_any({last},
+               {"train", "training", "eval", "val",   "valid",         "validation", "test",   "dev",   "total",
+                "d",     "g",        "disc", "gen",   "discriminator", "generator",  "critic", "actor", "policy",
+                "value", "q",        "kl",   "recon", "aux",           "cls",        "bbox",   "box",   "ce",
+                "mse",   "l1",       "adv",  "real",  "fake",          "mlm",        "main"}));
   if (!loss) return std::nullopt;
   return has_any(words, {"eval", "val", "valid", "validation", "test", "dev"}) ? Quantity::kEvalLoss : Quantity::kLoss;
 }
@@ -112,9 +118,11 @@ std::optional<Quantity> quantity_of(std::string_view name) {
 bool is_part_of_loss(std::string_view name) {
   const std::vector<std::string> words = words_of(name);
   return !std::all_of(words.begin(), words.end(), [](const std::string& word) {
-    return has_any({word}, {"loss",  "losses",  "train", "training", "lm",      "total",      "step",     "epoch",
-                            "batch", "iter",    "mean",  "avg",      "average", "running",    "smoothed", "global",
-                            "model", "current", "eval",  "val",      "valid",   "validation", "test",     "dev"});
+    return (word[0] >= '0' && word[0] <= '9') ||
+           has_any({word},
+                   {"loss",    "losses", "train", "training", "lm",         "total", "step",     "epoch",  "batch",
+                    "iter",    "mean",   "avg",   "average",  "running",    "rank",  "smoothed", "global", "model",
+                    "current", "eval",   "val",   "valid",    "validation", "test",  "dev"});
   });
 }
 
@@ -122,7 +130,8 @@ std::optional<Unit> unit_of(std::string_view name) {
   if (name.starts_with("nanhunt/")) return std::nullopt;  // ours, in a row of the program's
   const std::vector<std::string> words = words_of(name);
   if (words.empty() || words.size() > 3) return std::nullopt;
-  if (has_any({words.back()}, {"step", "steps", "iter", "iters", "iteration", "it", "updates"}) &&
+  if (has_any({words.back()},
+              {"step", "steps", "iter", "iters", "iteration", "iterations", "it", "updates", "batch"}) &&
       !has_any(words, {"loss", "per", "skipped", "nan", "total", "max", "num"})) {
     return Unit::kStep;
   }
@@ -133,6 +142,14 @@ std::optional<Unit> unit_of(std::string_view name) {
 
 void EvidenceBuilder::note_bad_line(std::string_view line) {
   if (out_->bad_line.empty()) out_->bad_line = line.substr(0, kLongestName);
+}
+
+void EvidenceBuilder::add_bad_number(std::string_view line) {
+  if (out_->bad_number.text.empty()) out_->bad_number = {std::string(line.substr(0, kLongestName)), losses_, source_};
+}
+
+void EvidenceBuilder::add_resumes(std::string_view line) {
+  if (out_->resumes.text.empty()) out_->resumes = {std::string(line.substr(0, kLongestName)), losses_, source_};
 }
 
 Series* EvidenceBuilder::find(Quantity quantity, std::string_view name, Unit unit) {

@@ -65,6 +65,13 @@ struct SkippedStep {
   std::size_t source = 0;
 };
 
+// A line that says that a number was bad, or that the run goes on from a checkpoint.
+struct Statement {
+  std::string text;                // "" for none
+  std::size_t entries_before = 0;  // losses that the same text logged before
+  std::size_t source = 0;
+};
+
 // Why a program ended, as its exception or last message has it.
 enum class Ended : std::uint8_t { kOtherwise, kByBadNumber, kByScaleExhausted };
 
@@ -100,6 +107,7 @@ struct Evidence {
   std::vector<std::string> command;  // that started the run; empty: not known
   std::size_t command_source = 0;
   std::string bad_line;  // of text, the first with a bare "nan" or "inf"; cut
+  Statement bad_number, resumes;  // the first of each
   std::uint64_t files_seen = 0;
   std::uint64_t points = 0;  // of all series
   bool cut = false;          // more files, or more points, than are read
@@ -123,6 +131,8 @@ class EvidenceBuilder {
   void add_skipped(double scale_after);
   void set_damage(std::string what);
   void note_bad_line(std::string_view line);
+  void add_bad_number(std::string_view line);
+  void add_resumes(std::string_view line);
 
   std::size_t source() const { return source_; }
 

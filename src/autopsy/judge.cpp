@@ -21,6 +21,7 @@ constexpr Pattern kPatterns[] = {
     {"first_step", "bad from the start", false, judge_first_step},
     {"sudden", "a healthy curve, then a bad number at once", false, judge_sudden},
     {"stopped_by_check", "a check of the program ended the run on a bad number", false, judge_stopped_by_check},
+    {"noted_by_program", "the program itself says that a number was bad", false, judge_noted_by_program},
     {kLostValues, "the loss is left empty to the end, where other columns go on", false, judge_lost_values},
     {"scaler_calibrating", "the loss scaler found its scale", true, judge_scaler_calibrating},
     {"died_otherwise", "it ended for another reason than a bad number", true, judge_died_otherwise},
@@ -114,14 +115,15 @@ std::string growth_text(std::string_view what, const Growth& growth) {
 Judgement judge(const Evidence& evidence) {
   Curves curves = choose_curves(evidence);
   Judgement out;
-  const bool calibrated = judge_scaler_calibrating(curves).has_value();
+  const auto calibrating = judge_scaler_calibrating(curves);
+  const bool calibrated = calibrating.has_value();
   if (calibrated)
     curves.grad_norm.first_bad = kNoPoint;  // steps that the scaler left out at the start say nothing more
   out.traceback = last_traceback(evidence);
   out.began = first_bad_number(curves);
   std::vector<Guess> harmless;
   for (const Pattern& pattern : kPatterns) {
-    auto guess = pattern.judge(curves);
+    auto guess = pattern.judge == judge_scaler_calibrating ? calibrating : pattern.judge(curves);
     if (!guess) continue;
     guess->pattern = pattern.id;
     guess->title = pattern.title;
@@ -135,6 +137,19 @@ Judgement judge(const Evidence& evidence) {
       guess.confidence = Confidence::kPossible;
       guess.evidence.push_back(
           {"it is " + curves.loss.series->name + "; " + whole->name + " stayed finite", whole->source});
+    }
+  }
+  // What trains was bad where it was evaluated, before it was bad in training.
+  const Curve& eval = curves.eval_loss;
+  const bool eval_first = eval.bad() && curves.loss.bad() && curves.comparable(eval, curves.loss) &&
+                          eval.point(eval.first_bad).at < curves.loss.point(curves.loss.first_bad).at;
+  if (eval_first) {
+    for (Guess& guess : out.guesses) {
+      guess.confidence = Confidence::kPossible;
+      guess.began = began_at(eval, eval.first_bad);
+      guess.evidence.push_back({eval.series->name + " was bad before the loss of training, at " +
+                                    position_text(eval.series->unit, *guess.began.first_bad),
+                                eval.series->source});
     }
   }
   std::stable_sort(out.guesses.begin(), out.guesses.end(), likely_first);

@@ -55,6 +55,7 @@ std::optional<Guess> judge_gradient_only(const Curves& curves);
 std::optional<Guess> judge_first_step(const Curves& curves);
 std::optional<Guess> judge_sudden(const Curves& curves);
 std::optional<Guess> judge_stopped_by_check(const Curves& curves);
+std::optional<Guess> judge_noted_by_program(const Curves& curves);
 std::optional<Guess> judge_lost_values(const Curves& curves);
 std::optional<Guess> judge_scaler_calibrating(const Curves& curves);
 std::optional<Guess> judge_died_otherwise(const Curves& curves);

@@ -14,6 +14,7 @@ inline constexpr std::size_t kHealthyStart = 5;      // good points that make a 
 inline constexpr double kFirstSteps = 10;            // up to this step the updates are the first ones
 inline constexpr std::size_t kStart = 2;             // good points that are still the start of a run
 inline constexpr double kLowestScale = 1;            // a loss scale below it scales nothing up
+inline constexpr double kFirstScale = 128;  // the least that a column "scale" begins with where it is a loss scale
 inline constexpr std::size_t kCollapse = 12;         // falls of the scale without a step that worked
 inline constexpr std::size_t kCalibration = 16;      // falls of the scale at the start that are harmless: 65536 to 1
 inline constexpr std::size_t kCalibrationFalls = 6;  // falls without a step that worked, for `possible`

@@ -151,6 +151,9 @@ std::optional<double> parse_number(std::string_view text) {
   if (digits.empty()) return std::nullopt;
   std::string lower(digits);
   for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  // What Microsoft's library writes: "1.#QNAN", "-1.#IND", "nan(ind)", "1.#INF".
+  if (lower.starts_with("1.#inf")) lower = "inf";
+  if (lower.starts_with("1.#") || lower.starts_with("nan(")) lower = "nan";
   if (lower.ends_with(".0")) lower.resize(lower.size() - 2);  // Lightning's bars write "nan.0"
   if (lower == "nan") return std::numeric_limits<double>::quiet_NaN();
   constexpr double kInfinity = std::numeric_limits<double>::infinity();

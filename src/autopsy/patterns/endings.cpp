@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the run ended where no curve says it: stopped_by_check, died_otherwise, healthy.
-#include <cmath>
-
 #include "src/autopsy/judge.h"
 #include "src/autopsy/limits.h"
 
@@ -32,6 +30,39 @@ std::optional<Guess> judge_stopped_by_check(const Curves& curves) {
         "the first operation that made the bad number: the place that noticed it is hardly ever the place where it "
         "began"};
     return out;
+  }
+  return std::nullopt;
+}
+
+// What the program itself says of bad numbers, where no curve shows one.
+std::optional<Guess> judge_noted_by_program(const Curves& curves) {
+  if (curves.any_bad()) return std::nullopt;
+  for (const Traceback& one : curves.evidence->tracebacks) {
+    if (one.ended != Ended::kOtherwise) return std::nullopt;
+  }
+  Guess out;
+  out.checks = {"the first operation that makes the bad number: a step that is left out hides it from the loss"};
+  const Statement& says = curves.evidence->bad_number;
+  if (!says.text.empty()) {
+    if (curves.loss.there() && curves.loss.series->source == says.source && says.entries_before != 0 &&
+        says.entries_before <= curves.loss.size()) {
+      out.began.unit = curves.loss.series->unit;
+      out.began.last_good = curves.loss.point(says.entries_before - 1).at;
+    }
+    out.evidence.push_back({"the log says: " + says.text, says.source});
+    return out;
+  }
+  for (const Series& series : curves.evidence->series) {
+    if (series.quantity != Quantity::kNanSteps) continue;
+    for (const Point& point : series.points) {
+      if (!(point.value > 0)) continue;
+      out.began.unit = series.unit;
+      out.began.first_bad = point.at;
+      out.evidence.push_back(
+          {series.name + " was " + number_text(point.value) + " at " + position_text(series.unit, point.at),
+           series.source});
+      return out;
+    }
   }
   return std::nullopt;
 }
@@ -78,7 +109,7 @@ std::optional<Guess> judge_lost_values(const Curves& curves) {
 
 std::optional<Guess> judge_healthy(const Curves& curves) {
   if (curves.any_bad() || !curves.loss.there() || !curves.evidence->tracebacks.empty()) return std::nullopt;
-  if (judge_lost_values(curves)) return std::nullopt;
+  if (judge_lost_values(curves) || judge_noted_by_program(curves)) return std::nullopt;
   Guess out;
   out.confidence = Confidence::kLikely;
   const Point& last = curves.loss.point(curves.loss.size() - 1);
@@ -86,12 +117,20 @@ std::optional<Guess> judge_healthy(const Curves& curves) {
                               number_text(last.value) + " at " + position_text(curves.loss.series->unit, last.at),
                           curves.loss.series->source});
   // A loss that grew without an end is not healthy, though it never became NaN.
-  const double first = std::abs(curves.loss.point(0).value), now = std::abs(last.value);
+  const double first = curves.loss.point(0).value, now = last.value;
   if (curves.loss.size() > 1 && first > 0 && now > limits::kGrownBy * first) {
     out.confidence = Confidence::kPossible;
-    out.evidence.push_back({"it grew from " + number_text(curves.loss.point(0).value) + ": training diverged without a bad number",
-                            curves.loss.series->source});
+    out.evidence.push_back(
+        {"it grew from " + number_text(curves.loss.point(0).value) + ": training diverged without a bad number",
+         curves.loss.series->source});
     out.checks = {"the learning rate and its warm-up"};
+  }
+  // A number under another name may be what matters, and may not.
+  if (!curves.evidence->bad_line.empty()) {
+    out.confidence = Confidence::kPossible;
+    out.evidence.push_back(
+        {"a line holds a bad number that is not judged: " + curves.evidence->bad_line, curves.loss.series->source});
+    out.checks.emplace_back("whether that number goes into training");
   }
   return out;
 }

@@ -23,7 +23,13 @@ struct BadStretches {
 BadStretches stretches_of(const Curve& curve) {
   BadStretches out;
   bool was_bad = false;
+  std::size_t restart = 0;
   for (std::size_t i = 0; i < curve.size(); ++i) {
+    // What begins anew has not recovered.
+    while (restart < curve.series->restarts.size() && curve.series->restarts[restart] <= i) {
+      was_bad = was_bad && curve.series->restarts[restart] != i;
+      ++restart;
+    }
     const bool bad = !is_finite(curve.point(i).value);
     if (bad && !was_bad) out.starts.push_back(i);
     if (!bad && was_bad) out.recovered = true;
@@ -42,7 +48,7 @@ double period_of(const Curve& curve, const std::vector<std::size_t>& starts) {
     const double distance = curve.point(starts[i]).at - curve.point(starts[i - 1]).at;
     if (std::fabs(distance - first) > grid) return kUnknown;
   }
-  return first;
+  return first > 0 ? first : kUnknown;
 }
 
 }  // namespace
@@ -51,6 +57,17 @@ std::optional<Guess> judge_after_resume(const Curves& curves) {
   const Curve* curve = first_bad_of(curves);
   if (curve == nullptr) return std::nullopt;
   const auto restart = curve->restart_before(curve->first_bad);
+  const Statement& says = curves.evidence->resumes;
+  if (!restart && !says.text.empty() && curve->first_bad <= limits::kLater) {
+    Guess out;
+    out.began = began_at(*curve, curve->first_bad);
+    out.evidence.push_back({"the log says: " + says.text, says.source});
+    out.evidence.push_back(
+        {std::to_string(curve->first_bad) + " entries after the start were finite", curve->series->source});
+    out.checks = {"whether the checkpoint holds NaN: nanhunt check",
+                  "whether optimizer state, loss scale and learning rate were restored"};
+    return out;
+  }
   if (!restart || curve->first_bad - *restart > limits::kLater) return std::nullopt;
   // What begins at the first step again is another run, and resumes nothing.
   if (curve->point(*restart).at <= curve->point(0).at) return std::nullopt;
@@ -127,7 +144,8 @@ std::optional<Guess> judge_periodic(const Curves& curves) {
                           curve->series->source});
   if (is_finite(period)) {
     const std::string each(unit_name(unit));
-    out.evidence.push_back({"it came back every " + (period == 1 ? each : number_text(period) + " " + each + "s") + ", first at " + position_text(unit, *out.began.first_bad),
+    out.evidence.push_back({"it came back every " + (period == 1 ? each : number_text(period) + " " + each + "s") +
+                                ", first at " + position_text(unit, *out.began.first_bad),
                             curve->series->source});
   }
   out.unlikely = {"NaN in the weights: they would not have recovered"};

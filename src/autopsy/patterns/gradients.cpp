@@ -82,8 +82,8 @@ std::optional<Guess> judge_hidden_by_filter(const Curves& curves) {
     with_bad_norm += std::binary_search(bad_norms.begin(), bad_norms.end(), loss.point(i).at) ? 1u : 0u;
   }
   // Without a gradient norm a loss of exactly 0 may also be a model that fits everything.
-  const bool dropped =
-      first > 0 && loss.point(first - 1).value > 0.01 && zeros >= limits::kFrozen && !curves.grad_norm.there();
+  const bool dropped = !is_part_of_loss(loss.series->name) && first > 0 && loss.point(first - 1).value > 0.01 &&
+                       zeros >= limits::kFrozen && !curves.grad_norm.there();
   if (with_bad_norm == 0 && !dropped) return std::nullopt;
   Guess out;
   out.confidence = with_bad_norm > 1 ? Confidence::kLikely : Confidence::kPossible;

@@ -76,13 +76,18 @@ std::optional<Guess> judge_first_step(const Curves& curves) {
   // Two good losses of a log with a line every hundred steps are no start.
   const bool early = loss.series->unit == Unit::kStep && at <= limits::kFirstSteps;
   if (loss.first_bad != 0 && !early) return std::nullopt;
-  // A log of another kind in the folder has losses that were good: this one holds means over much of the run. One of the
-  // same kind may be of another run.
+  // A log of another kind in the folder has losses that were good: this one holds means over much of the run, or what
+  // is printed at its end. One of the same kind may be of another run.
   const auto& sources = curves.evidence->sources;
   for (const Series& other : curves.evidence->series) {
-    if (other.quantity != Quantity::kLoss || sources[other.source].format == sources[loss.series->source].format) continue;
-    const auto good = std::count_if(other.points.begin(), other.points.end(), [](const Point& point) { return is_finite(point.value); });
-    if (static_cast<std::size_t>(good) > loss.first_bad && other.points.size() > 1) return std::nullopt;
+    const bool same_log = other.source == loss.series->source;
+    if (other.quantity != Quantity::kLoss || &other == loss.series) continue;
+    if (!same_log && sources[other.source].format == sources[loss.series->source].format) continue;
+    const auto good = static_cast<std::size_t>(std::count_if(
+        other.points.begin(), other.points.end(), [](const Point& point) { return is_finite(point.value); }));
+    if (same_log ? loss.first_bad == 0 && good >= limits::kHealthyStart
+                 : good > loss.first_bad && other.points.size() > 1)
+      return std::nullopt;
   }
   Guess out;
   out.began = began_at(loss, loss.first_bad);
@@ -98,11 +103,16 @@ std::optional<Guess> judge_first_step(const Curves& curves) {
     out.checks = {"the inputs and labels of the first batch",
                   "the weights and the checkpoint that were loaded, for NaN", "masks that leave no element"};
   } else {
-    out.evidence.push_back({"only " + std::to_string(loss.first_bad) + (loss.first_bad == 1 ? " good loss came before " : " good losses came before ") +
+    out.evidence.push_back({"only " + std::to_string(loss.first_bad) +
+                                (loss.first_bad == 1 ? " good loss came before " : " good losses came before ") +
                                 number_text(loss.point(loss.first_bad).value) + " at " + where,
                             loss.series->source});
     out.checks = {"the first updates: the optimizer's eps in 16 bits, the learning rate without warm-up",
                   "the first gradients: a square root of 0, a norm of 0"};
+  }
+  if (!curves.evidence->resumes.text.empty()) {  // it did not begin from nothing
+    out.confidence = Confidence::kPossible;
+    out.unlikely.clear();
   }
   add_precision(curves, out);
   return out;

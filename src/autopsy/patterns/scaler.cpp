@@ -42,6 +42,34 @@ LongestFall longest_fall(const std::vector<double>& scales) {
   return best;
 }
 
+// Each bad gradient norm is one that a scaler met as it is meant to: its scale fell right there, or the rate had not
+// yet left 0, because no step was made.
+bool scaler_met_gradients(const Curves& curves) {
+  const Curve& norm = curves.grad_norm;
+  if (!norm.bad()) return false;
+  const auto fell_at = [&](double at) {
+    for (std::size_t i = 1; i < curves.scales.size(); ++i) {
+      const bool beside = curves.scale_at[i] == at || curves.scale_at[i - 1] == at;
+      if (beside && curves.scales[i] < curves.scales[i - 1]) return true;
+    }
+    return false;
+  };
+  const auto no_step_yet = [&](std::size_t point) {
+    if (point >= limits::kCalibration || !curves.comparable(norm, curves.learning_rate)) return false;
+    const std::size_t rate = curves.learning_rate.last_at(norm.point(point).at);
+    return rate != kNoPoint && curves.learning_rate.point(rate).value == 0;
+  };
+  std::size_t good = 0;
+  for (std::size_t i = 0; i < norm.size(); ++i) {
+    if (is_finite(norm.point(i).value)) {
+      ++good;
+    } else if (!fell_at(norm.point(i).at) && !no_step_yet(i)) {
+      return false;
+    }
+  }
+  return good >= limits::kStart && is_finite(norm.point(norm.size() - 1).value);
+}
+
 }  // namespace
 
 std::optional<Guess> judge_scaler_collapsing(const Curves& curves) {
@@ -75,6 +103,13 @@ std::optional<Guess> judge_scaler_collapsing(const Curves& curves) {
 
 std::optional<Guess> judge_scaler_calibrating(const Curves& curves) {
   if (curves.loss.bad() || curves.loss.size() == 0) return std::nullopt;
+  if (scaler_met_gradients(curves)) {
+    Guess out;
+    out.confidence = Confidence::kLikely;
+    out.evidence.push_back({"where gradients overflowed no step was made, and the run went on with finite losses",
+                            curves.grad_norm.series->source});
+    return out;
+  }
   // Gradients may be bad in the skipped steps at the start, and nowhere else.
   if (curves.grad_norm.bad()) {
     std::size_t last = curves.grad_norm.first_bad;

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files of JSON: Trainer's state, a line for each entry, the last values of a run, its settings.
+#include <optional>
+#include <string>
+
 #include "src/autopsy/loose_json.h"
+#include "src/autopsy/readers/line_context.h"
 #include "src/autopsy/readers/log_row.h"
 #include "src/autopsy/readers/reader.h"
 
@@ -11,11 +15,14 @@ std::string bad_json(std::size_t at) {
   return "it is no valid JSON at byte " + std::to_string(at) + ": the rest was not read";
 }
 
+bool says_split(std::string_view key) { return key == "mode" || key == "split" || key == "phase" || key == "stage"; }
+
 void add_value(LogRows& rows, std::string_view path, const LooseValue& value) {
   if (value.kind == LooseValue::Kind::kNumber) {
     rows.add(path, value.number);
   } else if (value.kind == LooseValue::Kind::kText) {
     if (const auto number = parse_number(value.text)) rows.add(path, *number);
+    if (says_split(path) && means_evaluation(value.text)) rows.set_evaluation();
   } else if (value.text == "null" || value.text == "None") {
     rows.add_missing(path);
   }
@@ -43,7 +50,47 @@ void read_trainer_state(std::string_view file, std::string_view, EvidenceBuilder
   if (!end.whole) out.set_damage(bad_json(end.length));
 }
 
+namespace {
+
+bool is_index(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+// One document: columns ({"loss": [2.5, NaN]}), as Keras keeps its history, or a list of rows.
+void read_document(std::string_view file, EvidenceBuilder& out) {
+  LogRows rows(out);
+  std::string row;
+  read_loose_json(file, [&](std::string_view path, const LooseValue& value) {
+    const std::size_t first = path.find('.'), last = path.rfind('.');
+    if (first == std::string_view::npos) {
+      add_value(rows, path, value);
+    } else if (is_index(path.substr(0, first))) {
+      if (path.substr(0, first) != row) rows.end();
+      row = path.substr(0, first);
+      add_value(rows, path.substr(first + 1), value);
+    } else if (is_index(path.substr(last + 1)) && value.kind != LooseValue::Kind::kWord) {
+      const auto index = parse_number(path.substr(last + 1));
+      const auto number =
+          value.kind == LooseValue::Kind::kNumber ? std::optional(value.number) : parse_number(value.text);
+      if (index && number) out.add(path.substr(0, last), *index, Unit::kEntry, *number);
+    } else {
+      add_value(rows, path, value);
+    }
+  });
+  rows.end();
+}
+
+bool is_document(std::string_view file) {
+  file = trimmed(file);
+  if (!file.starts_with('[') && !file.starts_with('{')) return false;
+  const LooseEnd end = read_loose_json(file, [](std::string_view, const LooseValue&) {});
+  return end.whole && end.length == file.size();
+}
+
+}  // namespace
+
 void read_json_lines(std::string_view file, std::string_view, EvidenceBuilder& out) {
+  if (is_document(file)) return read_document(file, out);
   std::uint64_t lines = 0, bad = 0, first_bad = 0;
   const auto read_into = [&](LogRows& rows) {
     lines = bad = 0;

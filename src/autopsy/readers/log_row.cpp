@@ -46,6 +46,7 @@ void LogRows::add_missing(std::string_view name) {
 }
 
 void LogRows::set_step(double step) { given_ = step; }
+void LogRows::set_evaluation() { evaluation_ = true; }
 void LogRows::set_progress(const Progress& progress) { progress_ = progress; }
 
 double LogRows::position_of(double step, double epoch) {
@@ -84,7 +85,9 @@ void LogRows::hand_over() {
     at = epoch_;
   }
   for (const Value& one : values_) {
-    if (!one.stands_for_nothing) out_->add(one.quantity, one.name, at, unit, one.value);
+    const bool evaluation = evaluation_ && one.quantity == Quantity::kLoss;
+    const std::string name = rank_.empty() ? one.name : one.name + " [rank " + rank_ + "]";
+    if (!one.stands_for_nothing) out_->add(evaluation ? Quantity::kEvalLoss : one.quantity, name, at, unit, one.value);
   }
   for (const std::string& name : missing_) out_->add_missing(name, at, unit);
   ++entries_;
@@ -111,6 +114,7 @@ bool LogRows::end() {
   values_.clear();
   missing_.clear();
   progress_.reset();
+  evaluation_ = false;
   step_ = epoch_ = given_ = kUnknown;
   step_rank_ = 0;
   return any;

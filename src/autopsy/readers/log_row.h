@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "src/autopsy/evidence.h"
@@ -24,8 +25,9 @@ struct RowKinds {
 
 class LogRows {
  public:
-  // `kinds`: of all rows, where they are known.
-  explicit LogRows(EvidenceBuilder& out, RowKinds kinds = {}) : out_(&out), known_kinds_(kinds) {}
+  // `kinds`: of all rows, where they are known. `rank`: that wrote them, where the log says it.
+  explicit LogRows(EvidenceBuilder& out, RowKinds kinds = {}, std::string rank = {})
+      : out_(&out), known_kinds_(kinds), rank_(std::move(rank)) {}
   // Hands nothing over: looks what kinds of rows there are.
   LogRows() = default;
 
@@ -33,6 +35,7 @@ class LogRows {
   void add_missing(std::string_view name);  // the row has the column, and nothing in it
   void set_step(double step);               // known from elsewhere; a step among the values goes before it
   void set_progress(const Progress& progress);
+  void set_evaluation();  // its loss is that of an evaluation
   // Ends the row: hands its values over. True where one of them is judged.
   bool end();
   const RowKinds& kinds() const { return kinds_; }
@@ -50,6 +53,8 @@ class LogRows {
 
   EvidenceBuilder* out_ = nullptr;
   RowKinds known_kinds_, kinds_;
+  std::string rank_;
+  bool evaluation_ = false;
   std::unordered_map<std::string, Meaning> meanings_;  // of names: rows repeat them; only ever asked by name
   struct Value {
     Quantity quantity;

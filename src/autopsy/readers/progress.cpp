@@ -3,10 +3,10 @@
 
 #include <charconv>
 
+#include "src/autopsy/readers/line_context.h"
+
 namespace nanhunt::autopsy {
 namespace {
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 // A whole number of at most nine digits at `at`, which is moved behind it.
 std::optional<double> take_count(std::string_view line, std::size_t& at) {

@@ -11,7 +11,7 @@ namespace nanhunt::autopsy {
 
 struct Reader {
   std::string_view format;
-  bool (*claims)(std::string_view name);  // by the file's name, lower case
+  bool (*claims)(std::string_view path);  // lower case; below the run folder, or the file's name alone
   bool by_lines;                          // of a large one the first and the last lines say most
   // What is wrong with the file is said by set_damage(); what was read before that stays.
   void (*read)(std::string_view file, std::string_view path, EvidenceBuilder& out);
@@ -28,6 +28,7 @@ void read_wandb_metadata(std::string_view file, std::string_view path, EvidenceB
 void read_trainer_state(std::string_view file, std::string_view path, EvidenceBuilder& out);
 void read_json_lines(std::string_view file, std::string_view path, EvidenceBuilder& out);
 void read_json_summary(std::string_view file, std::string_view path, EvidenceBuilder& out);
+void read_mlflow_metric(std::string_view file, std::string_view path, EvidenceBuilder& out);
 void read_csv(std::string_view file, std::string_view path, EvidenceBuilder& out);
 void read_json_settings(std::string_view file, std::string_view path, EvidenceBuilder& out);
 void read_yaml_settings(std::string_view file, std::string_view path, EvidenceBuilder& out);

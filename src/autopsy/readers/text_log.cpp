@@ -2,12 +2,15 @@
 // Text: what training loops print. Of each line the numbers that have a name before them, dicts as Trainer prints
 // them, what loss scalers say, tracebacks, and the command where the first line is a shell's.
 #include <algorithm>
+#include <map>
 #include <string>
 #include <utility>
 
 #include "src/autopsy/loose_json.h"
+#include "src/autopsy/readers/line_context.h"
 #include "src/autopsy/readers/log_row.h"
 #include "src/autopsy/readers/reader.h"
+#include "src/autopsy/readers/text_table.h"
 #include "src/autopsy/readers/traceback.h"
 
 namespace nanhunt::autopsy {
@@ -19,11 +22,21 @@ bool is_name_part(char c) {
 }
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 
+// " iterations: 3" behind "nan": how many steps were so.
+bool counts_steps(std::string_view rest) { return rest.starts_with(" iter") || rest.starts_with(" step"); }
+
+// "|    loss        | 2.5    |", a line for each number, as stable-baselines prints them.
+bool is_table_line(std::string_view line) {
+  line = trimmed(line);
+  return line.starts_with('|') && line.ends_with('|') && std::count(line.begin(), line.end(), '|') == 3;
+}
+
 // Words before a number, at most four: "number of skipped iterations". `end` is where the number begins.
 std::string name_before(std::string_view line, std::size_t end) {
   if (line.substr(0, end).ends_with("tensor(")) end -= 7;  // as PyTorch prints a number
   std::size_t at = end;
-  while (at > 0 && std::string_view(" \t:=([").find(line[at - 1]) != std::string_view::npos) --at;
+  const bool cell = is_table_line(line);
+  while (at > 0 && std::string_view(cell ? " \t:=([|" : " \t:=([").find(line[at - 1]) != std::string_view::npos) --at;
   const std::size_t last = at;
   std::size_t start = at;
   for (int words = 0; words < 4; ++words) {
@@ -34,7 +47,8 @@ std::string name_before(std::string_view line, std::size_t end) {
     while (word > 0 && is_name_part(line[word - 1])) --word;
     while (word < word_end && line[word] == '-') ++word;  // "- loss"
     if (word == word_end || !is_letter(line[word])) break;
-    if (parse_number(line.substr(word, word_end - word))) break;  // "nan" of the number before
+    // "nan" of the number before; but "number of nan iterations" is a name.
+    if (parse_number(line.substr(word, word_end - word)) && !counts_steps(line.substr(word_end))) break;
     start = word;
   }
   return std::string(line.substr(start, last - start));
@@ -50,14 +64,26 @@ std::string_view known_name(std::string_view name) {
   }
 }
 
-// Where the digits of a number end that has commas between its thousands: "1,130".
-std::size_t end_of_thousands(std::string_view line, std::size_t at, std::size_t end) {
+// Where a number ends that has commas between its thousands: "1,130", "4,200.5". One comma without a point behind its
+// digits may also be a decimal comma, but in a count.
+std::size_t end_of_thousands(std::string_view line, std::size_t at, std::size_t end, bool is_count) {
   const auto is_digit = [&](std::size_t i) { return i < line.size() && line[i] >= '0' && line[i] <= '9'; };
   if (end - at > 3) return end;
   for (std::size_t i = at; i < end; ++i)
     if (!is_digit(i)) return end;
-  while (end < line.size() && line[end] == ',' && is_digit(end + 1) && is_digit(end + 2) && is_digit(end + 3) && !is_digit(end + 4)) end += 4;
-  return end;
+  std::size_t last = end, groups = 0;
+  while (last < line.size() && line[last] == ',' && is_digit(last + 1) && is_digit(last + 2) && is_digit(last + 3) &&
+         !is_digit(last + 4)) {
+    last += 4;
+    ++groups;
+  }
+  const bool point = groups != 0 && last < line.size() && line[last] == '.' && is_digit(last + 1);
+  if (!is_count && groups < 2 && !point) return end;
+  if (point) {
+    ++last;
+    while (is_digit(last)) ++last;
+  }
+  return last;
 }
 
 // Without the colours of a terminal.
@@ -75,13 +101,16 @@ std::string without_colour(std::string_view line) {
 }
 
 bool holds_bad_number(std::string_view line) {
+  if (line.find_first_of("nNiI") == std::string_view::npos) return false;
   for (std::size_t at = 0; at < line.size();) {
     std::size_t end = at;
     while (end < line.size() && is_name_part(line[end])) ++end;
     const std::string_view word = line.substr(at, end - at);
     if (word.size() >= 3 && word.size() <= 9) {
       const auto number = parse_number(word);
-      if (number && !is_finite(*number)) return true;
+      const std::string_view rest = line.substr(end);
+      const bool is_name = rest.starts_with(':') || counts_steps(rest);  // "abort on nan: True"
+      if (number && !is_finite(*number) && !is_name) return true;
     }
     at = std::max(end, at + 1);
   }
@@ -89,6 +118,7 @@ bool holds_bad_number(std::string_view line) {
 }
 
 void read_named_numbers(std::string_view line, LogRows& rows) {
+  std::string named;  // the name of the number before, to which one in brackets belongs: "Loss 2.1 (2.3)"
   for (std::size_t at = 0; at < line.size();) {
     const bool begins = at == 0 || std::string_view(" \t:=|,([").find(line[at - 1]) != std::string_view::npos;
     if (!begins || std::string_view("0123456789+-.nNiI").find(line[at]) == std::string_view::npos) {
@@ -96,16 +126,19 @@ void read_named_numbers(std::string_view line, LogRows& rows) {
       continue;
     }
     std::size_t end = at;
-    while (end < line.size() && (is_name_part(line[end]) || line[end] == '+') && line[end] != '/') ++end;
+    while (end < line.size() && (is_name_part(line[end]) || line[end] == '+' || line[end] == '#') && line[end] != '/')
+      ++end;
     std::string_view word = line.substr(at, end - at);
     while (!word.empty() && (word.back() == '.' || word.back() == '-')) word.remove_suffix(1);
     auto number = parse_number(word);
-    const bool is_share = end < line.size() && line[end] == '%';  // of a bar
-    if (number && !is_share) {
+    const bool is_share = end < line.size() && line[end] == '%';                                 // of a bar
+    const bool is_key = end < line.size() && line[end] == ':' && number && !is_finite(*number);  // "abort on nan: True"
+    if (number && !is_share && !is_key) {
+      const bool in_brackets = line[at - (at > 0 ? 1 : 0)] == '(' || line.substr(0, at).ends_with("( ");
       const std::string name = name_before(line, at);
-      const std::string_view known = known_name(name);
-      if (!known.empty() && unit_of(known)) {
-        if (const std::size_t whole = end_of_thousands(line, at, end); whole != end) {
+      std::string_view known = known_name(name);
+      if (!known.empty()) {
+        if (const std::size_t whole = end_of_thousands(line, at, end, unit_of(known).has_value()); whole != end) {
           std::string digits(line.substr(at, whole - at));
           std::erase(digits, ',');
           number = parse_number(digits);
@@ -113,6 +146,10 @@ void read_named_numbers(std::string_view line, LogRows& rows) {
         }
       }
       if (!known.empty() && number) rows.add(known, *number);
+      if (known.empty() && in_brackets && !named.empty() && end < line.size() && line[end] == ')') {
+        rows.add(named + " avg", *number);
+      }
+      named = known.empty() || !quantity_of(known) ? std::string() : std::string(known);
     }
     at = std::max(end, at + 1);
   }
@@ -123,16 +160,18 @@ bool read_dict(std::string_view line, LogRows& rows) {
   const std::size_t open = line.find('{');
   if (open == std::string_view::npos) return false;
   std::vector<std::pair<std::string, double>> values;
-  bool summary = false;
+  bool summary = false, evaluation = false;
   const LooseEnd end = read_loose_json(line.substr(open), [&](std::string_view path, const LooseValue& value) {
     summary = summary || path == "train_runtime";  // the last line of Trainer holds the mean of the whole run
     const auto number =
         value.kind == LooseValue::Kind::kNumber ? std::optional(value.number) : parse_number(value.text);
     if (number && values.size() < 1024) values.emplace_back(path, *number);
+    if (path == "mode" || path == "split" || path == "phase") evaluation = evaluation || means_evaluation(value.text);
   });
   if (!end.whole || values.empty()) return false;
   if (summary) return true;
   for (const auto& [name, value] : values) rows.add(name, value);
+  if (evaluation) rows.set_evaluation();
   return true;
 }
 
@@ -198,23 +237,50 @@ std::vector<std::string> command_in(std::string_view line) {
   return words;
 }
 
+// A line that loads weights to go on from.
+bool says_resumes(std::string_view line) {
+  if (line.find("heckpoint") == std::string_view::npos && line.find("ckpt") == std::string_view::npos) return false;
+  const std::string text = lower_case(line);
+  const bool loads = text.find("resum") != std::string::npos || text.find("load") != std::string::npos ||
+                     text.find("restor") != std::string::npos;
+  return loads;
+}
+
+// Lines whose numbers are no results: settings, what is only mentioned, a search for a learning rate, which ends where
+// the loss diverges.
+bool holds_no_results(std::string_view line) {
+  return line.starts_with("Namespace(") || trimmed(line).starts_with("args:") ||
+         (holds_bad_number(line) && is_conditional(line)) ||
+         line.find("Finding best initial lr") != std::string_view::npos;
+}
+
 }  // namespace
 
 void read_text_log(std::string_view file, std::string_view, EvidenceBuilder& out) {
-  LogRows rows(out);
+  constexpr std::size_t kMostRanks = 64;
+  std::map<std::string, LogRows> streams;  // of each rank, whose lines stand between those of others
   TracebackLines tracebacks(out);
+  TextTable table;
   bool first = true;
   std::string plain;
   for (std::string_view line; next_line(file, line);) {
     if (line.find('\x1b') != std::string_view::npos) line = plain = without_colour(line);
     if (!trimmed(line).empty() && std::exchange(first, false)) out.set_command(command_in(line));
     if (tracebacks.take(line) || read_scaler_message(line, out)) continue;
-    if (line.starts_with("Namespace(") || trimmed(line).starts_with("args:")) continue;  // settings, not results
+    std::string rank = take_rank(line);
+    if (streams.size() >= kMostRanks && !streams.contains(rank)) rank.clear();
+    LogRows& rows = streams.try_emplace(rank, out, RowKinds{}, rank).first->second;
+    if (holds_no_results(line)) continue;
+    if (says_resumes(line)) out.add_resumes(trimmed(line));
+    if (states_bad_number(line)) out.add_bad_number(trimmed(line));
     if (holds_bad_number(line)) out.note_bad_line(trimmed(line));
-    if (!read_dict(line, rows)) read_named_numbers(line, rows);
+    if (!table.take(line, rows) && !read_dict(line, rows)) read_named_numbers(line, rows);
     if (const auto progress = find_progress(line)) rows.set_progress(*progress);
+    if (speaks_of_evaluation(line)) rows.set_evaluation();
+    if (is_table_line(line)) continue;  // its row goes on
     if (rows.end()) tracebacks.end_message();
   }
+  for (auto& [rank, rows] : streams) rows.end();
   tracebacks.end();
 }
 

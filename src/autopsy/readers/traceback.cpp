@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "src/autopsy/readers/line_context.h"
 #include "src/autopsy/readers/log_row.h"
 #include "src/core/text.h"
 
@@ -15,25 +16,15 @@ namespace {
 constexpr std::string_view kForwardOf = "Error detected in ", kTraceback = "Traceback (most recent call last)";
 constexpr std::size_t kLongestMessage = 16384;  // of what is searched for bad numbers
 
-std::string lower_case(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return out;
-}
-
-bool has_word(std::string_view text, std::string_view word) {
-  const auto is_part = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_'; };
-  for (std::size_t at = text.find(word); at != std::string_view::npos; at = text.find(word, at + 1)) {
-    const bool left = at == 0 || !is_part(text[at - 1]);
-    const std::size_t end = at + word.size();
-    if (left && (end == text.size() || !is_part(text[end]))) return true;
-  }
-  return false;
-}
-
 // A message that says that a number was bad.
 bool speaks_of_bad_numbers(std::string_view exception, std::string_view message) {
   if (exception.ends_with("FloatingPointError")) return true;
+  // What is missing may be called NaN.
+  for (const std::string_view name :
+       {"NotFoundError", "KeyError", "AttributeError", "ImportError", "NameError", "SyntaxError", "ScannerError",
+        "ParserError", "PermissionError", "DirectoryError", "OutOfMemoryError", "TypeError", "KeyboardInterrupt"}) {
+    if (exception.ends_with(name)) return false;
+  }
   const std::string text = lower_case(message);
   for (const std::string_view word : {"nan", "nans", "inf", "infinite", "infinity", "nonfinite"}) {
     if (has_word(text, word)) return true;
@@ -66,12 +57,11 @@ bool says_that_scale_is_exhausted(std::string_view text) {
 // What a line says with which training scripts end themselves, without an exception.
 Ended stop_message(std::string_view line) {
   if (says_that_scale_is_exhausted(line)) return Ended::kByScaleExhausted;
+  if (!states_bad_number(line)) return Ended::kOtherwise;
   const std::string text = lower_case(line);
-  const bool loss = text.find("loss is nan") != std::string::npos || text.find("loss is inf") != std::string::npos ||
-                    text.find("nan loss") != std::string::npos || text.find("non-finite loss") != std::string::npos;
   const bool ends = text.find("stopping") != std::string::npos || text.find("abort") != std::string::npos ||
                     text.find("terminat") != std::string::npos;
-  return loss && ends ? Ended::kByBadNumber : Ended::kOtherwise;
+  return ends ? Ended::kByBadNumber : Ended::kOtherwise;
 }
 
 bool is_own(std::string_view file) {
