@@ -382,7 +382,7 @@ constexpr auto fields(Fields... all) {
 template <auto kList, const auto& kFields>
 constexpr RecordKind field_kind(RecordKind kind) {
   using Rows = std::remove_cvref_t<decltype(std::declval<RecordBatch>().*kList)>;
-  using Row = Rows::value_type;
+  using Row = typename Rows::value_type;
   constexpr bool kRefuses = std::apply([](const auto&... field) { return (field.refuses() || ...); }, kFields);
   constexpr bool kWeighs = std::apply([](const auto&... field) { return (field.kWeighs || ...); }, kFields);
   if (kRefuses) {

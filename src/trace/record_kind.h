@@ -118,7 +118,7 @@ constexpr RecordKind list_kind(RecordKind kind) {
   kind.copy = [](const RecordBatch& from, std::size_t row, RecordBatch& to) {
     (to.*kList).push_back((from.*kList)[row]);
   };
-  using Row = std::remove_cvref_t<decltype(std::declval<RecordBatch>().*kList)>::value_type;
+  using Row = typename std::remove_cvref_t<decltype(std::declval<RecordBatch>().*kList)>::value_type;
   if constexpr (requires(Row row) { row.step; }) {
     kind.step = [](const RecordBatch& batch, std::size_t row) { return (batch.*kList)[row].step; };
   }

@@ -31,6 +31,12 @@ struct Row {
   OpInfo info;
 
   constexpr explicit Row(std::uint32_t flags) { info.flags = flags; }
+  template <typename T>
+  constexpr Row set(T OpInfo::* member, T value) const {
+    Row row = *this;
+    row.info.*member = value;
+    return row;
+  }
   // A zero, a negative or another singular argument is looked for in these slots.
   constexpr Row pole(Pole pole, Slots slots) const {
     Row row = set(&OpInfo::pole, pole);
@@ -46,13 +52,6 @@ struct Row {
   constexpr Row scratch(std::uint16_t outputs) const { return set(&OpInfo::scratch, outputs); }
   constexpr Row gradient_of(std::string_view forward) const { return set(&OpInfo::forward, forward); }
   constexpr Row also(std::uint32_t flags) const { return set(&OpInfo::flags, info.flags | flags); }
-
-  template <typename T>
-  constexpr Row set(T OpInfo::* member, T value) const {
-    Row row = *this;
-    row.info.*member = value;
-    return row;
-  }
 };
 
 constexpr Row op(std::string_view name, Row group) { return group.set(&OpInfo::name, name); }
