@@ -60,6 +60,10 @@ std::vector<Report> reports() {
 )",
        "eval_only!"},
       {"evaluation that is fine", "a.log", "[train] epoch 0 loss 2.0\n[val] epoch 0 loss 2.1\n", "healthy!"},
+      {"evaluation in some epochs only", "a.tsv",
+       "epoch\ttrain_loss\tval_loss\n1\t2.1\tnan\n2\t2.0\t2.1\n3\t1.9\tnan\n4\t1.8\t2.0\n", "eval_only"},
+      {"a training loss that is 0 beside it", "a.csv",
+       "step,loss,eval_loss\n1,2.1,2.1\n2,2.0,2.0\n3,0,nan\n4,0,nan\n5,0,nan\n6,0,nan\n", "hidden_by_filter"},
       {"one rank of two", "a.log",
        "[rank0] step 0 loss 2\n[rank1] step 0 loss 2\n[rank0] step 1 loss 2\n[rank1] step 1 loss 2\n[rank0] step 2 "
        "loss 2\n[rank1] step 2 loss 2\n[rank0] step 3 loss 2\n[rank1] step 3 loss nan\n[rank0] step 4 loss 2\n[rank1] "

@@ -159,8 +159,13 @@ std::optional<Guess> judge_eval_only(const Curves& curves) {
   if (!eval.bad() || loss.bad() || curves.grad_norm.bad()) return std::nullopt;
   const double at = eval.point(eval.first_bad).at;
   const bool after = curves.comparable(eval, loss) && loss.size() != 0 && loss.point(loss.size() - 1).at > at;
+  // Finite again: NaN may also stand for what was not evaluated. A loss that is 0 to the end may hide one that is bad.
+  const bool recovered = stretches_of(eval).recovered;
+  std::size_t zeros = 0;
+  while (zeros < loss.size() && loss.point(loss.size() - 1 - zeros).value == 0) ++zeros;
+  const bool sure = after && !recovered && loss.size() >= 3 && zeros < limits::kFrozen;
   Guess out;
-  out.confidence = loss.size() >= 3 && after ? Confidence::kLikely : Confidence::kPossible;
+  out.confidence = sure ? Confidence::kLikely : Confidence::kPossible;
   out.began = began_at(eval, eval.first_bad);
   out.evidence.push_back({eval.series->name + " was " + number_text(eval.point(eval.first_bad).value) + " at " +
                               position_text(eval.series->unit, at),
@@ -170,7 +175,9 @@ std::optional<Guess> judge_eval_only(const Curves& curves) {
                                 (after ? ", also those after it" : ""),
                             loss.series->source});
   }
-  if (after) out.unlikely = {"NaN in the weights: training went on well"};
+  if (recovered)
+    out.evidence.push_back({"it was finite again: NaN may stand where nothing was evaluated", eval.series->source});
+  if (sure) out.unlikely = {"NaN in the weights: training went on well"};
   out.checks = {"a mean over an empty batch or over labels that are all ignored", "the precision of the evaluation",
                 "layers that differ in eval(): running statistics"};
   return out;

@@ -15,6 +15,18 @@ bool has_any_of(std::string_view text, std::initializer_list<std::string_view> p
                      [&](std::string_view phrase) { return text.find(phrase) != std::string_view::npos; });
 }
 
+// One of "nan", "inf", "fin" in any case, and not of "INFO": most lines have none.
+bool has_bad_word(std::string_view line) {
+  const auto at = [&](std::size_t i) { return i < line.size() ? static_cast<char>(line[i] | 0x20) : '\0'; };
+  for (std::size_t i = 0; i + 2 < line.size(); ++i) {
+    const char first = at(i), second = at(i + 1), third = at(i + 2);
+    if (first == 'n' && second == 'a' && third == 'n') return true;
+    if (first == 'i' && second == 'n' && third == 'f' && at(i + 3) != 'o') return true;
+    if (first == 'f' && second == 'i' && third == 'n') return true;
+  }
+  return false;
+}
+
 std::string_view word_at(std::string_view line, std::size_t at) {
   std::size_t end = at;
   while (end < line.size() && is_alphabetic(line[end])) ++end;
@@ -99,7 +111,7 @@ bool is_conditional(std::string_view line) {
 }
 
 bool states_bad_number(std::string_view line) {
-  if (!has_any_of(line, {"nan", "NaN", "NAN", "inf", "Inf", "INF", "finite"})) return false;
+  if (!has_bad_word(line)) return false;
   const std::string text = lower_case(line);
   if (!has_any_of(text, {"nan", "inf", "not finite", "non-finite"})) return false;
   if (is_conditional(text) || has_any_of(text, {"no nan", "not nan", "without nan", "check for", "checking for",

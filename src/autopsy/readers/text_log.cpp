@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "src/autopsy/loose_json.h"
@@ -54,15 +55,39 @@ std::string name_before(std::string_view line, std::size_t end) {
   return std::string(line.substr(start, last - start));
 }
 
-// The name, or the end of it, that means something: "INFO train loss" is "train loss", then "loss".
-std::string_view known_name(std::string_view name) {
-  for (std::string_view left = name;;) {
-    if (quantity_of(left) || unit_of(left)) return left;
-    const std::size_t space = left.find(' ');
-    if (space == std::string_view::npos) return {};
-    left.remove_prefix(space + 1);
+// What a name before a number means: "INFO train loss" is "train loss", then "loss". Remembered, for lines repeat them.
+class KnownNames {
+ public:
+  struct Known {
+    std::size_t skip = 0;  // characters of it that mean nothing
+    bool quantity = false, unit = false;
+
+    bool any() const { return quantity || unit; }
+  };
+
+  const Known& find(const std::string& name) {
+    if (const auto there = known_.find(name); there != known_.end()) return there->second;
+    if (known_.size() >= kMostNames) known_.clear();
+    return known_.emplace(name, look_up(name)).first->second;
   }
-}
+
+ private:
+  static constexpr std::size_t kMostNames = 4096;
+
+  static Known look_up(std::string_view name) {
+    Known out;
+    while (true) {
+      const std::string_view left = name.substr(out.skip);
+      out.quantity = quantity_of(left).has_value();
+      out.unit = unit_of(left).has_value();
+      const std::size_t space = left.find(' ');
+      if (out.any() || space == std::string_view::npos) return out;
+      out.skip += space + 1;
+    }
+  }
+
+  std::unordered_map<std::string, Known> known_;  // only ever asked by name
+};
 
 // Where a number ends that has commas between its thousands: "1,130", "4,200.5". One comma without a point behind its
 // digits may also be a decimal comma, but in a count.
@@ -117,7 +142,7 @@ bool holds_bad_number(std::string_view line) {
   return false;
 }
 
-void read_named_numbers(std::string_view line, LogRows& rows) {
+void read_named_numbers(std::string_view line, KnownNames& names, LogRows& rows) {
   std::string named;  // the name of the number before, to which one in brackets belongs: "Loss 2.1 (2.3)"
   for (std::size_t at = 0; at < line.size();) {
     const bool begins = at == 0 || std::string_view(" \t:=|,([").find(line[at - 1]) != std::string_view::npos;
@@ -136,20 +161,21 @@ void read_named_numbers(std::string_view line, LogRows& rows) {
     if (number && !is_share && !is_key) {
       const bool in_brackets = line[at - (at > 0 ? 1 : 0)] == '(' || line.substr(0, at).ends_with("( ");
       const std::string name = name_before(line, at);
-      std::string_view known = known_name(name);
-      if (!known.empty()) {
-        if (const std::size_t whole = end_of_thousands(line, at, end, unit_of(known).has_value()); whole != end) {
+      const KnownNames::Known& known = names.find(name);
+      const std::string_view means = std::string_view(name).substr(known.skip);
+      if (known.any()) {
+        if (const std::size_t whole = end_of_thousands(line, at, end, known.unit); whole != end) {
           std::string digits(line.substr(at, whole - at));
           std::erase(digits, ',');
           number = parse_number(digits);
           end = whole;
         }
       }
-      if (!known.empty() && number) rows.add(known, *number);
-      if (known.empty() && in_brackets && !named.empty() && end < line.size() && line[end] == ')') {
+      if (known.any() && number) rows.add(means, *number);
+      if (!known.any() && in_brackets && !named.empty() && end < line.size() && line[end] == ')') {
         rows.add(named + " avg", *number);
       }
-      named = known.empty() || !quantity_of(known) ? std::string() : std::string(known);
+      named = known.quantity ? means : std::string_view();
     }
     at = std::max(end, at + 1);
   }
@@ -248,9 +274,8 @@ bool says_resumes(std::string_view line) {
 
 // Lines whose numbers are no results: settings, what is only mentioned, a search for a learning rate, which ends where
 // the loss diverges.
-bool holds_no_results(std::string_view line) {
-  return line.starts_with("Namespace(") || trimmed(line).starts_with("args:") ||
-         (holds_bad_number(line) && is_conditional(line)) ||
+bool holds_no_results(std::string_view line, bool bad_number) {
+  return line.starts_with("Namespace(") || trimmed(line).starts_with("args:") || (bad_number && is_conditional(line)) ||
          line.find("Finding best initial lr") != std::string_view::npos;
 }
 
@@ -261,6 +286,7 @@ void read_text_log(std::string_view file, std::string_view, EvidenceBuilder& out
   std::map<std::string, LogRows> streams;  // of each rank, whose lines stand between those of others
   TracebackLines tracebacks(out);
   TextTable table;
+  KnownNames names;
   bool first = true;
   std::string plain;
   for (std::string_view line; next_line(file, line);) {
@@ -270,11 +296,12 @@ void read_text_log(std::string_view file, std::string_view, EvidenceBuilder& out
     std::string rank = take_rank(line);
     if (streams.size() >= kMostRanks && !streams.contains(rank)) rank.clear();
     LogRows& rows = streams.try_emplace(rank, out, RowKinds{}, rank).first->second;
-    if (holds_no_results(line)) continue;
+    const bool bad_number = holds_bad_number(line);
+    if (holds_no_results(line, bad_number)) continue;
     if (says_resumes(line)) out.add_resumes(trimmed(line));
     if (states_bad_number(line)) out.add_bad_number(trimmed(line));
-    if (holds_bad_number(line)) out.note_bad_line(trimmed(line));
-    if (!table.take(line, rows) && !read_dict(line, rows)) read_named_numbers(line, rows);
+    if (bad_number) out.note_bad_line(trimmed(line));
+    if (!table.take(line, rows) && !read_dict(line, rows)) read_named_numbers(line, names, rows);
     if (const auto progress = find_progress(line)) rows.set_progress(*progress);
     if (speaks_of_evaluation(line)) rows.set_evaluation();
     if (is_table_line(line)) continue;  // its row goes on
