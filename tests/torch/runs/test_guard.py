@@ -76,6 +76,18 @@ def test_the_end_of_a_healthy_run_and_of_a_quiet_one_says_nothing(capsys):
     assert end_of(capsys, 99) == end_of(capsys, 3, quiet=True) == []
 
 
+def test_those_that_were_removed_before_they_could_be_judged_are_counted(capsys):
+    def saves(step, model, opt):
+        torch.save(model.state_dict(), f"step_{step}.pt")
+        if step in (1, 2):
+            Path(f"step_{step}.pt").unlink()
+
+    train(saves, bad_from=3, quiet=False)
+    said = [line for line in capsys.readouterr().err.splitlines() if "last good checkpoint" in line]
+    assert said == [f"nanhunt: last good checkpoint: step_0.pt, kept in {KEPT}/step_0.pt; 2 later ones were removed or "
+                    "saved over before they could be judged and kept"]  # fmt: skip
+
+
 def test_one_file_that_is_written_over_leaves_its_last_good_contents():
     guard = train(lambda step, model, opt: torch.save(model.state_dict(), "model.pt"))
     assert not sound("model.pt") and sound(f"{KEPT}/model.pt") and len(guard.bad) == 3

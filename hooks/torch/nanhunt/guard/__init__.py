@@ -64,6 +64,7 @@ class CheckpointGuard:
         self._closing = False
         self._kept: dict[str, tuple[Path, Path]] = {}  # by series: the program's path, our copy
         self._told = ""  # at an end: a run that begins again has several
+        self._lost = 0   # removed or saved over before they were judged and kept, since one was kept
         self.patches: Any = None       # of what saves: saves.py
         self.bad: list[str] = []       # that were found so far
         self.last_good: Path | None = None  # our copy of the newest that was good
@@ -98,13 +99,22 @@ class CheckpointGuard:
     def end(self, was_bad: bool) -> None:
         """Of a run in which something was bad: says where the good checkpoints are."""
         self.close()
-        if self._kept and (was_bad or self.bad) and os.getpid() == self._pid:
-            names = ", ".join(place.name for place, _ in self._kept.values())
-            copies = ", ".join(_near(kept) for _, kept in self._kept.values())
-            line = _printable(f"nanhunt: last good checkpoint: {names}, kept in {copies}")
-            if line != self._told:
-                self._say(line)
-            self._told = line
+        if os.getpid() != self._pid or not (was_bad or self.bad) or not (self._kept or self._lost):
+            return
+        all_kept = list(self._kept.values())  # a check that was not waited for may go on
+        names = ", ".join(place.name for place, _ in all_kept)
+        copies = ", ".join(_near(kept) for _, kept in all_kept)
+        line = f"last good checkpoint: {names}, kept in {copies}" if names else "no good checkpoint was kept"
+        if self._lost:
+            line += f"; {self._lost} later ones were removed or saved over before they could be judged and kept"
+        line = _printable(f"nanhunt: {line}")
+        if line != self._told:
+            self._say(line)
+        self._told = line
+
+    def _lose(self) -> None:
+        self._lost += 1
+        self._note("checkpoints: some were removed or saved over before they could be judged and kept")
 
     def _run(self) -> None:
         while (place := self._work.get()) is not None:
@@ -115,6 +125,8 @@ class CheckpointGuard:
                 if place.is_dir():
                     self._wait_until_still(place)
                 self._check(place)
+            except FileNotFoundError:
+                self._lose()
             except Exception as error:  # nothing of ours ends a run
                 self._note(f"checkpoints: {place.name} was not checked: {type(error).__name__}: {error}"[:300])
 
@@ -144,9 +156,11 @@ class CheckpointGuard:
             good = self._kept.get(series_of(place))
             kept = f"; the last good one is {good[0].name}, kept in {good[1]}" if good is not None else ""
             self._say(f"nanhunt: checkpoint {place}: {headline}{kept}")
-        elif place.exists():  # else it was rotated away meanwhile
+        elif place.exists():
             why = str(_object(done.stdout).get("headline") or done.stderr.strip())[:200]
             self._note(f"checkpoints: {place.name} could not be judged: {why}")
+        else:
+            self._lose()
 
     def _keep(self, place: Path, state: _State) -> None:
         """A copy in the run folder, whole or not at all; then that of the series' last one goes."""
@@ -166,17 +180,20 @@ class CheckpointGuard:
                 shutil.copy2(place, making)
             if _State.of(place) != state:  # it was saved again, or is being rotated away: that one was not judged
                 _remove(making)
-                self._note("checkpoints: good ones that were saved over or taken away before they could be kept")
+                self._lose()
                 return
         except OSError as error:
             _remove(making)
             if place.exists():
                 self._note(f"checkpoints: {place.name} is good, and could not be kept: {error}"[:300])
+            else:
+                self._lose()
             return
         _remove(kept)
         making.rename(kept)
         self._kept[series] = place, kept
         self.last_good = kept
+        self._lost = 0
         for other in folder.iterdir():
             if other.name != place.name:
                 _remove(other)
@@ -189,7 +206,10 @@ def _printable(text: str) -> str:
 
 def _near(place: Path) -> str:
     """As it is named from where the program runs, if it is below."""
-    near = os.path.relpath(place)
+    try:
+        near = os.path.relpath(place)
+    except OSError:  # the working folder is gone
+        return str(place)
     return str(place) if near.startswith("..") else near
 
 

@@ -75,6 +75,7 @@ class Trackers:
             if not self._warned:
                 self._warned = True
                 self.session.note(f"an experiment tracker refused: {type(error).__name__}: {error}"[:300])
+        self._open = []  # the program's own: nothing of ours keeps it
 
     def _find(self) -> bool:
         """Whether there is one to write to, now."""
