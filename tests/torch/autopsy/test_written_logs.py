@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +47,16 @@ def test_wandb_runs_are_read_as_they_were_written(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     monkeypatch.setenv("WANDB_SILENT", "true")
-    run = wandb.init(mode="offline", project="p", config={"learning_rate": 0.125, "fp16": True, "big": "x" * 90000})
+    config = {"learning_rate": 0.125, "fp16": True, "big": "x" * 90000}
+    run = wandb.init(mode="offline", project="p", dir=str(tmp_path), config=config)
     for i, value in enumerate(VALUES):
         run.log({"train/loss": value, "nested": {"loss": value}}, step=10 * i)
     run.finish()
-    answer = autopsy(str(tmp_path), status=1)
+    end, status, answer = time.monotonic() + 600, 0, {}
+    while sum(one["points"] for one in answer.get("series", [])) < 2 * len(VALUES):  # its process may still be writing
+        assert time.monotonic() < end, answer
+        status, answer, _ = autopsy_answers.autopsy(str(tmp_path))
+    assert status == 1
     written(answer, "train/loss")
     written(answer, "nested.loss")
     settings = {one["key"]: one["value"] for one in answer["settings"]}
