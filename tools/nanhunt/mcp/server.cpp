@@ -30,7 +30,7 @@ constexpr std::array<std::string_view, 4> kVersions = {"2025-11-25", "2025-06-18
 
 constexpr int kParseError = -32700, kInvalidRequest = -32600, kNoSuchMethod = -32601, kInvalidParams = -32602;
 constexpr char kNotRead[] = "this is no JSON, nests deeper than 64, or is longer than 4 MiB";
-constexpr std::size_t kMostOutput = 1u << 20;  // that is read of a verb
+constexpr std::size_t kMostOutput = 16u << 20;  // that is read of a verb
 constexpr std::size_t kMostText = 60 * 1024;   // that a client gets
 constexpr std::size_t kMostRuns = 200;
 
