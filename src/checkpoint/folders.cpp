@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
 #include "src/checkpoint/distributed.h"
@@ -122,10 +123,18 @@ std::int64_t number_in(const std::string& path) {
   return digits_from(first);
 }
 
+// The last name of a path, whichever way it is written: "out/checkpoint-200/", or "." within it.
+std::string last_name_of(const std::string& path) {
+  fs::path name = fs::path(path).filename();
+  std::error_code error;
+  if (name.empty() || name == "." || name == "..") name = fs::weakly_canonical(path, error).filename();
+  return name.string();
+}
+
 // "checkpoint-200", "epoch=3", "0400": training saves one after another under such names. "text_encoder_2" is none.
 bool is_name_of_series(const std::string& path) {
   static constexpr std::string_view kWords[] = {"checkpoint", "ckpt", "step", "epoch", "iter"};
-  std::string name = fs::path(path).filename().string();
+  std::string name = last_name_of(path);
   if (number_in(name) < 0) return false;
   std::transform(name.begin(), name.end(), name.begin(),
                  [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c; });
@@ -134,19 +143,47 @@ bool is_name_of_series(const std::string& path) {
                      [&](auto word) { return name.find(word) != std::string::npos; });
 }
 
-// Whether a folder within `path` belongs to the checkpoint there, by its name: unet/ and vae/ of a pipeline, or what
-// several ranks saved beside a Trainer's state. Others are checkpoints of their own.
-bool is_named_as_part(const std::string& path, const Listing& listing, const std::string& name) {
-  if (has_file(listing, kPipelineIndex) || is_name_of_series(path) || number_in(name) < 0) return true;
-  return folder_kind(listing) == FolderKind::kOne && !is_name_of_series(name);
+// Whether the folders of one folder are a series: several numbers under such names. A state that was saved in parts has
+// one number, the step's, or counts ranks: 0, 1, 2.
+bool holds_series(const Listing& listing) {
+  std::set<std::int64_t> named, plain;
+  for (const std::string& name : listing.folders) {
+    if (!is_name_of_series(name)) continue;
+    (name.find_first_not_of("0123456789") == std::string::npos ? plain : named).insert(number_in(name));
+  }
+  const auto span = plain.empty() ? 0 : static_cast<std::uint64_t>(*plain.rbegin() - *plain.begin());
+  return named.size() > 1 || (plain.size() > 1 && span >= plain.size());
 }
+
+// Which folders within `path` belong to the checkpoint there, by their names: unet/ and vae/ of a pipeline, or what
+// several ranks saved beside a Trainer's state. Others are checkpoints of their own.
+class PartNames {
+ public:
+  PartNames(const std::string& path, const Listing& listing)
+      : pipeline_(has_file(listing, kPipelineIndex)),
+        around_series_(holds_series(listing)),
+        of_series_(is_name_of_series(path)),
+        one_(folder_kind(listing) == FolderKind::kOne) {}
+
+  bool is_part(const std::string& name) const {
+    if (pipeline_ || number_in(name) < 0) return true;
+    const bool numbered = is_name_of_series(name);
+    if (numbered && around_series_) return false;  // whatever the name of the folder around them
+    return of_series_ || (one_ && !numbered);
+  }
+  bool takes_unnumbered() const { return pipeline_ || one_; }
+
+ private:
+  bool pipeline_, around_series_, of_series_, one_;
+};
 
 // Those that hold a checkpoint: as many as are read, and one more where there are more.
 std::vector<std::string> part_folders(const std::string& path, const Listing& listing) {
   std::vector<std::string> out;
+  const PartNames names(path, listing);
   for (const std::string& name : listing.folders) {
     if (out.size() > kMaxParts) break;
-    if (is_named_as_part(path, listing, name) && holds_checkpoint(path + "/" + name, 1)) out.push_back(name);
+    if (names.is_part(name) && holds_checkpoint(path + "/" + name, 1)) out.push_back(name);
   }
   return out;
 }
@@ -267,6 +304,39 @@ Result<Checkpoint> read_folder(const std::string& path) {
   return outcome.first_failure;
 }
 
+// The checkpoints of a folder, newest first.
+std::vector<std::string> find_in_folder(const std::string& path, int depth) {
+  const Listing listing = list_folder(path);
+  std::vector<std::tuple<std::int64_t, std::int64_t, std::string>> found;  // numbers, of a series within last
+  const FolderKind kind = folder_kind(listing);
+  if (kind == FolderKind::kFiles) {
+    for (const std::string& name : checkpoint_files(listing)) found.emplace_back(number_in(name), 0, path + "/" + name);
+  }
+  const auto add = [&](const std::string& name) {
+    const std::string folder = path + "/" + name;
+    if (!holds_checkpoint(folder, 1)) return;
+    const bool may_be_series = depth < kMaxFolderDepth && folder_kind(list_folder(folder)) == FolderKind::kNone;
+    auto within = may_be_series ? find_in_folder(folder, depth + 1) : std::vector<std::string>();
+    if (within.empty()) within.push_back(folder);
+    for (std::size_t i = 0; i < within.size(); ++i)
+      found.emplace_back(number_in(name), -static_cast<std::int64_t>(i), std::move(within[i]));
+  };
+  const PartNames names(path, listing);
+  for (const std::string& name : listing.folders)
+    if (!names.is_part(name)) add(name);
+  // best/ beside a series. Nothing says when it was saved: it is not the newest, which decides.
+  const bool beside_series = !found.empty() && !names.takes_unnumbered();
+  for (const std::string& name : listing.folders)
+    if (beside_series && number_in(name) < 0) add(name);
+  if (found.empty() && is_whole_of_parts(path, listing)) found.emplace_back(0, 0, path);
+  // A model saved beside its checkpoints was saved at the end.
+  if (kind == FolderKind::kOne) found.emplace_back(std::numeric_limits<std::int64_t>::max(), 0, path);
+  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return b < a; });
+  std::vector<std::string> out;
+  for (auto& one : found) out.push_back(std::move(std::get<std::string>(one)));
+  return out;
+}
+
 }  // namespace
 
 std::vector<std::string> find_checkpoints(const std::string& path) {
@@ -274,24 +344,8 @@ std::vector<std::string> find_checkpoints(const std::string& path) {
   if (fs::is_regular_file(path, error))
     return file_kind(path) == FileKind::kNone ? std::vector<std::string>{} : std::vector<std::string>{path};
   if (!fs::is_directory(path, error)) return {};
-  const Listing listing = list_folder(path);
-  std::vector<std::pair<std::int64_t, std::string>> found;
-  const FolderKind kind = folder_kind(listing);
-  if (kind == FolderKind::kFiles) {
-    for (const std::string& name : checkpoint_files(listing)) found.emplace_back(number_in(name), path + "/" + name);
-  }
-  for (const std::string& name : listing.folders) {
-    const std::string folder = path + "/" + name;
-    if (is_named_as_part(path, listing, name)) continue;
-    if (holds_checkpoint(folder, 1)) found.emplace_back(number_in(name), folder);
-  }
-  if (found.empty() && is_whole_of_parts(path, listing)) found.emplace_back(0, path);
-  // A model saved beside its checkpoints was saved at the end.
-  if (kind == FolderKind::kOne) found.emplace_back(std::numeric_limits<std::int64_t>::max(), path);
-  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return b < a; });
-  std::vector<std::string> out;
-  for (auto& [number, one] : found) out.push_back(std::move(one));
-  return out;
+  const std::size_t last = path.find_last_not_of('/');
+  return find_in_folder(last == std::string::npos ? path : path.substr(0, last + 1), 0);
 }
 
 Result<Checkpoint> read_checkpoint(const std::string& path) {

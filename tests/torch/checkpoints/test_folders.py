@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -83,6 +84,64 @@ def test_parts_that_ranks_saved_beside_a_trainers_state_are_judged(tmp_path, pla
     (folder / "trainer_state.json").write_text("{}")
     for place in (folder, tmp_path / "out"):
         expect(place, planted, "pytorch_model_fsdp_0:fc.weight")
+
+
+def judged(place):
+    """Exit status, and the status of each checkpoint in the order of the answer."""
+    done = nanhunt("check", place, "--json")
+    rows = json.loads(done.stdout)["checkpoints"]
+    return done.returncode, {one["path"].removeprefix(f"{place}".rstrip("/") + "/"): one["status"] for one in rows}
+
+
+WORDS = {False: "clean", True: "fault"}
+SERIES = [("checkpoint-100", "checkpoint-200"), ("epoch=1", "epoch=2"), ("0100", "0250")]
+
+
+@BOTH
+@pytest.mark.parametrize("newer, older", [(1, 0), (0, 1)])
+@pytest.mark.parametrize("names", SERIES)
+@pytest.mark.parametrize("parent", ["20240501", "gpt2_checkpoints", "ckpt-7", "step_2_of_training", "out"])
+def test_a_series_is_one_whatever_the_folder_around_it_is_called(tmp_path, parent, names, newer, older, planted):
+    part(tmp_path / parent / names[0], planted and older)
+    part(tmp_path / parent / names[1], planted and newer)
+    expected = {names[1]: WORDS[bool(planted and newer)], names[0]: WORDS[bool(planted and older)]}
+    for place in (tmp_path / parent, f"{tmp_path / parent}/"):
+        status, found = judged(place)
+        assert (status, list(found.items())) == (int(planted and newer), list(expected.items()))
+    if parent != "out":  # the folder above finds it by its number
+        status, found = judged(tmp_path)
+        assert status == int(planted and newer)
+        assert found == {f"{parent}/{name}": word for name, word in expected.items()}
+
+
+@BOTH
+@pytest.mark.parametrize("inner", [("global_step200",), ("rank_0", "rank_1"), ("0", "1"), ("model_1", "optim_1")])
+@pytest.mark.parametrize("parent", ["checkpoint-200", "20240501"])
+def test_what_was_saved_in_parts_is_no_series(tmp_path, parent, inner, planted):
+    for number, name in enumerate(inner):
+        part(tmp_path / parent / name, planted and number == 0)
+    for place in (tmp_path / parent, f"{tmp_path / parent}/", tmp_path):
+        expect(place, planted, f"{inner[0]}:conv.weight")
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["best_model", "model", "best/weights"])
+def test_a_folder_without_a_number_beside_a_series_is_judged(tmp_path, name, planted):
+    part(tmp_path / "checkpoint-100")
+    part(tmp_path / "checkpoint-200")
+    part(tmp_path / name, planted)
+    (tmp_path / "runs").mkdir()
+    expected = {"checkpoint-200": "clean", "checkpoint-100": "clean", name.split("/")[0]: WORDS[planted]}
+    status, found = judged(tmp_path)
+    assert (status, list(found.items())) == (0, list(expected.items()))  # the newest decides
+    assert ("fault         best" in nanhunt("check", tmp_path).stdout) == (planted and "best" in name)
+
+
+@BOTH
+def test_a_folder_that_says_it_is_the_last_is_the_newest(tmp_path, planted):
+    part(tmp_path / "checkpoint-100")
+    part(tmp_path / "final_model", planted)
+    assert judged(tmp_path) == (int(planted), {"final_model": WORDS[planted], "checkpoint-100": "clean"})
 
 
 def test_folders_within_are_bounded_in_depth_and_number(tmp_path):
