@@ -19,6 +19,10 @@ namespace {
 
 constexpr std::uint64_t kMaxMetadataBytes = std::uint64_t{1} << 28;
 constexpr std::size_t kMaxNamed = 8;  // missing files and parts that are named one by one
+// Objects may be shared by all parts, so little of each is looked at: its states, and attributes in one of them.
+constexpr std::size_t kMaxAttributes = 16, kMaxStates = 4;
+constexpr std::size_t kMaxNameBytes = 1024, kMaxFileNameBytes = 4096;
+constexpr std::size_t kMaxPartsBytes = std::size_t{1} << 29;
 
 // One part of a tensor, or a value: where it lies.
 struct Part {
@@ -40,7 +44,7 @@ class Metadata {
   // The value of an attribute: in a state that was set on the object, or in its arguments by position.
   const PickleValue* attribute(const PickleValue& object, std::string_view name, std::size_t position) const {
     if (object.kind != PickleKind::kObject) return nullptr;
-    for (std::size_t i = 2; i < object.items.size(); ++i)
+    for (std::size_t i = 2; i < std::min(object.items.size(), 2 + kMaxStates); ++i)
       if (const PickleValue* found = entry(pickle_.at(object.items[i]), name)) return found;
     const PickleValue& given = pickle_.at(object.items[1]);
     // copyreg.__newobj__ and NEWOBJ give the arguments of __new__ alone: a dataclass has none.
@@ -48,7 +52,7 @@ class Metadata {
   }
   const PickleValue* entry(const PickleValue& dict, std::string_view name) const {
     if (dict.kind != PickleKind::kDict) return nullptr;
-    for (std::size_t i = 0; i + 1 < dict.items.size(); i += 2) {
+    for (std::size_t i = 0; i + 1 < std::min(dict.items.size(), 2 * kMaxAttributes); i += 2) {
       const PickleValue& key = pickle_.at(dict.items[i]);
       if (key.kind == PickleKind::kString && key.text == name) return &pickle_.at(dict.items[i + 1]);
     }
@@ -73,15 +77,19 @@ class Metadata {
     const PickleValue* storage = attribute(pickle_.at(pickle_.root), "storage_data", 2);
     if (storage == nullptr || storage->kind != PickleKind::kDict) return std::nullopt;
     std::vector<Part> out;
+    std::size_t taken = 0;
     for (std::size_t i = 0; i + 1 < storage->items.size(); i += 2) {
       const PickleValue &index = pickle_.at(storage->items[i]), &info = pickle_.at(storage->items[i + 1]);
       const PickleValue *name = attribute(index, "fqn", 0), *file = attribute(info, "relative_path", 0);
       const auto at = number(attribute(info, "offset", 1)), length = number(attribute(info, "length", 2));
       if (name == nullptr || name->kind != PickleKind::kString || file == nullptr ||
-          file->kind != PickleKind::kString || !at || !length)
+          file->kind != PickleKind::kString || !at || !length || name->text.size() > kMaxNameBytes ||
+          file->text.size() > kMaxFileNameBytes)
         return std::nullopt;
       out.push_back(
           {std::string(name->text), std::string(file->text), shape(attribute(index, "offset", 1)), *at, *length});
+      taken += sizeof(Part) + name->text.size() + file->text.size() + 8 * out.back().origin.size();
+      if (taken > kMaxPartsBytes) return std::nullopt;
     }
     std::stable_sort(out.begin(), out.end(),
                      [](const Part& a, const Part& b) { return std::tie(a.file, a.at) < std::tie(b.file, b.at); });
@@ -90,17 +98,20 @@ class Metadata {
   // What each tensor or value should be, by name.
   std::map<std::string, Wanted> wanted() const {
     std::map<std::string, Wanted> out;
+    std::size_t taken = 0;
     const PickleValue* all = attribute(pickle_.at(pickle_.root), "state_dict_metadata", 0);
     if (all == nullptr || all->kind != PickleKind::kDict) return out;
     for (std::size_t i = 0; i + 1 < all->items.size(); i += 2) {
       const PickleValue& key = pickle_.at(all->items[i]);
       const PickleValue& one = pickle_.at(all->items[i + 1]);
       const PickleValue* chunks = attribute(one, "chunks", 2);
-      if (key.kind != PickleKind::kString) continue;
+      if (key.kind != PickleKind::kString || key.text.size() > kMaxNameBytes) continue;
       Wanted& wanted = out[std::string(key.text)];
       if (chunks == nullptr || chunks->kind != PickleKind::kList) continue;
       wanted.parts = chunks->items.size();
+      if (taken > kMaxPartsBytes) continue;
       wanted.sizes = shape(attribute(one, "size", 1));
+      taken += 8 * wanted.sizes.size();
     }
     return out;
   }

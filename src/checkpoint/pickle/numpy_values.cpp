@@ -89,6 +89,19 @@ std::optional<NumpyValue> parse_numpy_value(const Pickle& pickle, const PickleVa
   return out;
 }
 
+NumpyText numpy_text(const Pickle& pickle, const NumpyValue& value) {
+  const PickleValue& raw = pickle.at(value.bytes);
+  if (raw.kind == PickleKind::kBytes || raw.kind == PickleKind::kString) return {raw.text.data()};
+  if (raw.kind == PickleKind::kObject) {
+    const PickleValue& called = pickle.at(raw.items[0]);
+    const PickleValue* text = item(pickle, pickle.at(raw.items[1]), 0);
+    if (called.kind == PickleKind::kGlobal && called.text == "_codecs.encode" && text != nullptr &&
+        text->kind == PickleKind::kString)
+      return {text->text.data(), true};
+  }
+  return {nullptr, false, value.bytes};
+}
+
 bool decode_numpy_bytes(const Pickle& pickle, const NumpyValue& value, std::size_t most, std::string& out) {
   const PickleValue& raw = pickle.at(value.bytes);
   out.clear();

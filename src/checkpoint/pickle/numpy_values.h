@@ -2,6 +2,7 @@
 // NumPy arrays and scalars in a pickle: what they are, and their bytes, which stand in the pickle itself.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -32,6 +33,16 @@ struct NumpyValue {
 
 // What a call makes; empty: no NumPy array and no scalar.
 std::optional<NumpyValue> parse_numpy_value(const Pickle& pickle, const PickleValue& object);
+
+// Which text of the pickle an array's bytes stand in, and whether each character is one. Two that are equal are decoded
+// to the same.
+struct NumpyText {
+  const char* at = nullptr;
+  bool encoded = false;
+  PickleRef other = 0;  // the value itself where it is no text
+  auto operator<=>(const NumpyText&) const = default;
+};
+NumpyText numpy_text(const Pickle& pickle, const NumpyValue& value);
 
 // The bytes of an array or scalar, little-endian; false where they are written in a way that is not read, or are more
 // than `most`.

@@ -15,9 +15,13 @@ namespace {
 
 constexpr int kMaxDepth = 64;
 constexpr std::size_t kMaxDimensions = 64;
-constexpr std::size_t kMaxNameBytes = 1024;
+constexpr std::size_t kMostBytesOfNames = 1024;
 constexpr std::size_t kMaxShownGlobals = 6;
 constexpr std::size_t kNotHeld = SIZE_MAX;
+constexpr std::size_t kMaxArguments = 16;  // of a call that makes a tensor
+// What names and descriptions may take: some multiple of what the pickle itself has, as values may be shared.
+constexpr std::size_t kMemoryFactor = 64, kMinMemory = std::size_t{1} << 24, kMaxMemory = std::size_t{1} << 29;
+constexpr std::size_t kUnreachedMemory = std::size_t{1} << 28;
 
 // What loading would call that no checkpoint needs.
 bool runs_code(std::string_view global) {
@@ -44,14 +48,17 @@ class Walk {
         storage_(storage),
         out_(out),
         budget_(4 * pickle.values.size() + 1000),
+        memory_(std::clamp(kMemoryFactor * pickle.bytes, kMinMemory, kMaxMemory)),
         reached_(pickle.values.size()) {}
 
   // Tensors that no name leads to (in an object's own structures, or nested too deeply) are judged all the same.
   void visit_unreached(const std::string& prefix) {
     std::size_t count = 0;
     budget_ += pickle_.values.size();
+    memory_ += kUnreachedMemory;
     for (PickleRef ref = 0; ref < pickle_.values.size(); ++ref) {
-      if (!reached_[ref] && makes_tensor(pickle_.at(ref))) visit(ref, join(prefix, "unnamed." + std::to_string(count++)), 0);
+      if (!reached_[ref] && makes_tensor(pickle_.at(ref)))
+        visit(ref, join(prefix, "unnamed." + std::to_string(count++)), 0);
     }
     for (PickleRef ref = 0; ref < pickle_.values.size(); ++ref) {
       if (!reached_[ref] && pickle_.at(ref).kind == PickleKind::kPersistent)
@@ -72,20 +79,21 @@ class Walk {
   }
 
   void visit(PickleRef ref, const std::string& name, int depth) {
-    if (depth > kMaxDepth || name.size() > kMaxNameBytes || budget_ == 0) {
+    if (spent()) return;
+    --budget_;
+    if (depth > kMaxDepth || name.size() > kMostBytesOfNames) {
       complete_ = false;
       return;
     }
-    --budget_;
     reached_[ref] = true;
     const PickleValue& value = pickle_.at(ref);
     switch (value.kind) {
       case PickleKind::kBool:
       case PickleKind::kInt:
-        if (!value.big) out_.scalars.push_back({name, static_cast<double>(value.integer)});
+        if (!value.big) add_scalar(name, static_cast<double>(value.integer));
         break;
       case PickleKind::kFloat:
-        out_.scalars.push_back({name, value.real});
+        add_scalar(name, value.real);
         break;
       case PickleKind::kDict:
         visit_dict(value, name, depth);
@@ -93,7 +101,7 @@ class Walk {
       case PickleKind::kTuple:
       case PickleKind::kList:
       case PickleKind::kSet:
-        for (std::size_t i = 0; i < value.items.size(); ++i)
+        for (std::size_t i = 0; i < value.items.size() && !spent(); ++i)
           visit(value.items[i], join(name, std::to_string(i)), depth + 1);
         break;
       case PickleKind::kObject:
@@ -109,19 +117,37 @@ class Walk {
   bool complete() const { return complete_; }
 
  private:
+  // Whether as much was done as the pickle's own size allows.
+  bool spent() {
+    if (budget_ > 0 && memory_ > 0) return false;
+    complete_ = false;
+    return true;
+  }
+  void take_memory(std::size_t bytes) { memory_ -= std::min(memory_, bytes); }
+  void add_scalar(const std::string& name, double value) {
+    take_memory(sizeof(Scalar) + name.size());
+    out_.scalars.push_back({name, value});
+  }
+  void add(Tensor tensor) {
+    take_memory(sizeof(Tensor) + tensor.name.size() + tensor.problem.size() + sizeof(Piece) +
+                3 * sizeof(std::int64_t) * tensor.sizes.size());
+    out_.tensors.push_back(std::move(tensor));
+  }
+
   static std::string join(const std::string& name, std::string_view key) {
+    key = key.substr(0, kMostBytesOfNames + 1);                                           // a longer one is no name
     if (key == "_parameters" || key == "_buffers" || key == "_modules") return name;  // of a module saved whole
     if (name.empty() || name.ends_with(':')) return name + std::string(key);
     return name + "." + std::string(key);
   }
   std::string key_text(PickleRef ref) const {
     const PickleValue& key = pickle_.at(ref);
-    if (key.kind == PickleKind::kString) return std::string(key.text);
+    if (key.kind == PickleKind::kString) return std::string(key.text.substr(0, kMostBytesOfNames + 1));
     if (key.kind == PickleKind::kInt || key.kind == PickleKind::kBool) return std::to_string(key.integer);
     return "?";
   }
   void visit_dict(const PickleValue& dict, const std::string& name, int depth) {
-    for (std::size_t i = 0; i + 1 < dict.items.size(); i += 2)
+    for (std::size_t i = 0; i + 1 < dict.items.size() && !spent(); i += 2)
       visit(dict.items[i + 1], join(name, key_text(dict.items[i])), depth + 1);
   }
 
@@ -161,7 +187,7 @@ class Walk {
     // What any other object was made of: a named tuple, a class with a way of its own to be saved.
     if (given.kind == PickleKind::kTuple && !called.starts_with("torch.")) visit(object.items[1], name, depth + 1);
     // State that was set on it, and what was added to it: a module saved whole, a class derived from dict or list.
-    for (std::size_t i = 2; i < object.items.size(); ++i) {
+    for (std::size_t i = 2; i < object.items.size() && !spent(); ++i) {
       const PickleValue& part = pickle_.at(object.items[i]);
       if (part.kind == PickleKind::kString && i + 1 < object.items.size()) {
         visit(object.items[i + 1], join(name, part.text), depth + 1);
@@ -169,6 +195,7 @@ class Walk {
       } else if (part.kind == PickleKind::kDict) {
         visit(object.items[i], name, depth + 1);
       } else if (part.kind == PickleKind::kTuple && part.items.size() == 2) {  // (dict, slots)
+        --budget_;
         for (const PickleRef one : part.items)
           if (pickle_.at(one).kind == PickleKind::kDict || makes_tensor(pickle_.at(one))) visit(one, name, depth + 1);
       } else {
@@ -210,21 +237,22 @@ class Walk {
     if (!coo) return add_unread(name, "a sparse tensor");
     // COO: indices, values, size. Compressed: compressed indices, plain indices, values, size.
     std::vector<PickleRef> tensors;
-    for (const PickleRef part : parts->items)
-      if (pickle_.at(part).kind == PickleKind::kObject) tensors.push_back(part);
+    for (std::size_t i = 0; i < std::min(parts->items.size(), kMaxArguments); ++i)
+      if (makes_tensor(pickle_.at(parts->items[i]))) tensors.push_back(parts->items[i]);
+    if (tensors.empty()) return add_unread(name, "a sparse tensor");
     for (std::size_t i = 0; i < tensors.size(); ++i)
       visit(tensors[i], join(name, i + 1 == tensors.size() ? "values" : "indices" + std::to_string(i)), depth + 1);
   }
 
   // `made_of`: the arguments, whose storages belong to it.
   void add_unread(const std::string& name, const std::string& what, const PickleValue* made_of = nullptr) {
-    for (std::size_t i = 0; made_of != nullptr && i < made_of->items.size(); ++i)
+    for (std::size_t i = 0; made_of != nullptr && i < std::min(made_of->items.size(), kMaxArguments); ++i)
       if (pickle_.at(made_of->items[i]).kind == PickleKind::kPersistent) reached_[made_of->items[i]] = true;
     Tensor tensor;
     tensor.name = name;
     tensor.dtype_name = what;
     tensor.problem = "a format that is not read";
-    out_.tensors.push_back(std::move(tensor));
+    add(std::move(tensor));
   }
 
   bool integers(const PickleValue* tuple, std::vector<std::int64_t>& out) const {
@@ -255,7 +283,7 @@ class Walk {
     tensor.sizes = array.sizes;
     tensor.problem = describe_numpy(array, tensor);
     if (!tensor.problem.empty()) tensor.pieces.clear();
-    out_.tensors.push_back(std::move(tensor));
+    add(std::move(tensor));
   }
   void add_numpy_scalar(const NumpyValue& scalar, const std::string& name) {
     std::string bytes;
@@ -263,7 +291,7 @@ class Walk {
     if (!scalar.known || format == nullptr || !format->read_as || format->pair ||
         !decode_numpy_bytes(pickle_, scalar, format->bytes, bytes) || bytes.size() != format->bytes)
       return;
-    out_.scalars.push_back({name, load_as_f64(*format->read_as, bytes.data())});
+    add_scalar(name, load_as_f64(*format->read_as, bytes.data()));
   }
   std::string describe_numpy(const NumpyValue& array, Tensor& tensor) {
     if (array.format == nullptr || !array.known) return "a format that is not read";
@@ -274,8 +302,10 @@ class Walk {
       return "its description is damaged";
     }
     if (!array.format->read_as) return "";
-    const std::size_t width = array.swapped ? array.format->bytes : 1;
-    const auto [known, fresh] = held_at_.emplace(std::pair(array.bytes, width), std::pair(std::size_t{0}, kNotHeld));
+    const std::size_t width = !array.swapped ? 1 : array.format->bytes / (array.format->pair ? 2 : 1);
+    // Arrays may share a text that fails to be decoded at its end: each text is tried once.
+    const auto [known, fresh] =
+        held_at_.emplace(std::pair(numpy_text(pickle_, array), width), std::pair(std::size_t{0}, kNotHeld));
     // The same bytes may be read in several widths, but no more is held than twice what the pickle has.
     std::string bytes;
     if (fresh && held_bytes_ <= pickle_.bytes && decode_numpy_bytes(pickle_, array, pickle_.bytes, bytes)) {
@@ -336,7 +366,7 @@ class Walk {
     } else {
       tensor.problem = describe_storage(ref, *format, numel->integer, tensor);
     }
-    out_.tensors.push_back(std::move(tensor));
+    add(std::move(tensor));
   }
   std::string describe_storage(PickleRef ref, const ElementFormat& format, std::int64_t numel, Tensor& tensor) {
     Piece piece;
@@ -360,7 +390,7 @@ class Walk {
     tensor.name = name;
     tensor.problem = describe(given, with_dtype, tensor);
     if (!tensor.problem.empty()) tensor.pieces.clear();
-    out_.tensors.push_back(std::move(tensor));
+    add(std::move(tensor));
   }
 
   std::string describe(const PickleValue& given, bool with_dtype, Tensor& tensor) {
@@ -437,14 +467,14 @@ class Walk {
   const Pickle& pickle_;
   const FindStorage& storage_;
   Checkpoint& out_;
-  std::size_t budget_;  // a shared value may be met often: names are bounded by the pickle's own size
+  std::size_t budget_, memory_;  // a shared value may be met often: names are bounded by the pickle's own size
   bool complete_ = true;
   std::vector<bool> reached_;
   std::map<std::string_view, const ElementFormat*> format_of_key_;  // of storages that tensors are made of
   std::vector<std::pair<std::size_t, PickleRef>> plain_storages_;   // numbers of tensors
   std::shared_ptr<std::string> held_;                               // bytes of NumPy arrays
   std::size_t held_number_ = 0, held_bytes_ = 0;
-  std::map<std::pair<PickleRef, std::size_t>, std::pair<std::size_t, std::size_t>> held_at_;
+  std::map<std::pair<NumpyText, std::size_t>, std::pair<std::size_t, std::size_t>> held_at_;
 };
 
 std::string listed(const std::vector<std::string>& names) {
@@ -472,12 +502,13 @@ void add_torch_values(const Pickle& pickle, const std::string& prefix, const Fin
   if (!opaque.empty()) out.note(NoteKind::kNotRun, what + " holds objects of " + listed(opaque) + ": not run.");
   Walk walk(pickle, storage, out);
   walk.visit(pickle.root, prefix, 0);
-  const bool complete = walk.complete();
   walk.visit_unreached(prefix);
   walk.finish();
-  if (!complete)
+  if (!walk.complete())
     out.note(NoteKind::kNotRead,
-             what + " is nested too deeply or holds values in too many places; their tensors are judged, without their names.");
+             what +
+                 " is nested too deeply or holds values in too many places; their tensors are judged, without their "
+                 "names.");
 }
 
 }  // namespace nanhunt::checkpoint

@@ -138,6 +138,18 @@ def test_a_sparse_tensor_is_judged_by_its_values(tmp_path, planted):
 
 
 @BOTH
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_the_values_of_a_sparse_tensor_are_named_so(tmp_path, layout, planted):
+    dense = torch.ones(4, 4)
+    dense[2, 3] = float("nan") if planted else 1
+    torch.save({"s": dense.to_sparse(layout=layout)}, tmp_path / "s.pt")
+    status, answer = check(tmp_path / "s.pt")
+    indices = {"s.indices0"} if layout == torch.sparse_coo else {"s.indices0", "s.indices1"}
+    assert (status, set(tensors(answer))) == (int(planted), {"s.values", *indices})
+    assert [one["tensor"] for one in answer["findings"]] == (["s.values"] if planted else [])
+
+
+@BOTH
 def test_shards_of_save_pretrained_are_one_checkpoint(tmp_path, planted):
     transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=64, n_positions=16)

@@ -145,6 +145,91 @@ def test_a_hostile_pickle_ends_in_a_status_within_bounds(tmp_path, what):
     assert done.returncode in {3, 5}, done.stdout + done.stderr
 
 
+def text(value: bytes) -> bytes:
+    return b"X" + struct.pack("<I", len(value)) + value
+
+
+def put(slot: int) -> bytes:
+    """Remembers what is on top of the stack, and takes it off."""
+    return b"r" + struct.pack("<I", slot) + b"0"
+
+
+def get(slot: int) -> bytes:
+    return b"j" + struct.pack("<I", slot)
+
+
+def arrays_of_one_text(length: int, count: int) -> bytes:
+    """Arrays that share a text which fails to be decoded at its end."""
+    made = b"\x80\x02" + text(b"a" * length + "€".encode()) + text(b"latin1") + b"\x86" + put(0)
+    made += b"c_codecs\nencode\n" + put(1) + b"cnumpy\ndtype\n" + text(b"f4") + b"\x85R" + put(2)
+    made += b"cnumpy._core.multiarray\n_reconstruct\n" + put(3) + b")" + put(4) + b"K\x04\x85" + put(5)
+    one = get(3) + get(4) + b"R(" + get(5) + get(2) + b"\x89" + get(1) + get(0) + b"Rtb"
+    return made + b"](" + one * count + b"e."
+
+
+def calls_of_one_tuple(function: bytes, length: int = 500_000, count: int = 200_000) -> bytes:
+    """Calls that share arguments: a long tuple, whose second item is as long."""
+    made = b"\x80\x02(" + b"N" * length + b"t" + put(0) + b"(N" + get(0) + b"N" * length + b"t" + put(1)
+    return made + b"c" + function + put(2) + b"](" + (get(2) + get(1) + b"R") * count + b"e."
+
+
+def one_object_of_long_state(length: int, count: int) -> bytes:
+    """An object with many states of no use, in many places."""
+    made = b"\x80\x02K\x01K\x02\x86" + put(0) + b"cx\nY\n)R" + (get(0) + b"b") * length + put(1)
+    return made + b"](" + get(1) * count + b"e."
+
+
+def keys_of_one_text(length: int, count: int) -> bytes:
+    made = b"\x80\x02" + text(b"k" * length) + put(0) + b"}("
+    return made + (get(0) + b"K\x01") * count + b"u."
+
+
+SHARED = {
+    "arrays of one text": lambda: arrays_of_one_text(1_000_000, 60_000),
+    "calls of one tuple": lambda: calls_of_one_tuple(b"torch._utils\n_rebuild_foo\n"),
+    "sparse tensors of one tuple": lambda: calls_of_one_tuple(b"torch._utils\n_rebuild_sparse_tensor\n"),
+    "typed tensors of one tuple": lambda: calls_of_one_tuple(b"torch._tensor\n_rebuild_from_type_v2\n"),
+    "one object of a long state": lambda: one_object_of_long_state(300_000, 500_000),
+    "keys of one text": lambda: keys_of_one_text(2_000_000, 300_000),
+}
+
+
+def briefly() -> None:
+    bounded()
+    resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
+
+
+@pytest.mark.parametrize("what", SHARED)
+def test_what_many_values_share_is_walked_a_bounded_number_of_times(tmp_path, what):
+    done = nanhunt("check", zipped(tmp_path / "x.pt", SHARED[what]()), preexec_fn=briefly)
+    assert done.returncode in {0, 3, 4, 5}, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("length, count, all_named", [(1000, 400_000, False), (10, 20_000, True)])
+def test_memory_is_bounded_where_a_long_name_is_over_many_tensors(tmp_path, length, count, all_named):
+    def little() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (3 << 28, 3 << 28))
+
+    data = b"\x80\x02" + b"N0" * 100_000 + b"ctorch._utils\n_rebuild_foo\n)R" + put(0)
+    data += b"}" + text(b"k" * length) + b"](" + get(0) * count + b"es."
+    done = nanhunt("check", zipped(tmp_path / "x.pt", data), preexec_fn=little)
+    assert done.returncode == 5, done.stderr
+    assert ("in too many places" in done.stdout) == (not all_named)
+
+
+def test_parts_of_a_distributed_checkpoint_that_share_a_long_state_are_bounded(tmp_path):
+    states = b"\x80\x02" + text(b"zzz") + put(0) + b"}(" + (get(0) + b"N") * 200_000 + b"u" + put(1)
+    states += b"(" + text(b"fqn") + text(b"a") + text(b"offset") + b"Nd" + put(2)
+    states += b"ca\nIndex\n)R" + get(2) + b"b" + put(3)
+    states += b"(" + text(b"relative_path") + text(b"f") + text(b"offset") + b"K\x00" + text(b"length") + b"K\x00d"
+    states += put(4) + b"ca\nInfo\n)R" + get(1) + b"b" + get(4) + b"b" + put(5)
+    parts = b"ca\nMeta\n)R(" + text(b"storage_data") + b"}(" + (get(3) + get(5)) * 200_000 + b"u"
+    parts += text(b"state_dict_metadata") + b"}db."
+    (tmp_path / ".metadata").write_bytes(states + parts)
+    done = nanhunt("check", tmp_path, preexec_fn=briefly)
+    assert done.returncode in {3, 4}, done.stdout[-2000:] + done.stderr[-2000:]
+
+
 @pytest.mark.parametrize("length", [0, 1, 1 << 20, 1 << 62, (1 << 64) - 1, (1 << 64) - 8])
 def test_a_header_of_safetensors_that_lies_about_its_length_is_refused(tmp_path, length):
     (tmp_path / "x.safetensors").write_bytes(struct.pack("<Q", length) + b'{"w":{}}')
