@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <initializer_list>
 #include <map>
 #include <unordered_set>
 
 #include "src/checkpoint/optimizer_rules.h"
+#include "src/checkpoint/tensor_names.h"
 #include "src/core/counts.h"
 #include "src/core/text.h"
 
@@ -21,30 +21,9 @@ constexpr std::int64_t kFewElements = 32;
 
 bool is_narrow(DType dtype) { return dtype == DType::kF16 || dtype == DType::kE4M3FN || dtype == DType::kE5M2; }
 
-std::string_view last_name(std::string_view name) {
-  const std::size_t at = name.find_last_of(".:");
-  return at == std::string_view::npos ? name : name.substr(at + 1);
-}
-
-bool has_word(std::string_view name, std::initializer_list<std::string_view> words) {
-  return std::any_of(words.begin(), words.end(),
-                     [&](std::string_view word) { return name.find(word) != std::string_view::npos; });
-}
-
-bool is_optimizer_state(const std::string& name) {
-  return name.starts_with("state.") || name.find(".state.") != std::string::npos ||
-         name.find(":state.") != std::string::npos || has_word(name, {"exp_avg", "momentum_buffer"});
-}
-
 // All that is finite.
 bool is_zeros_and_ones(const TensorStats& s) {
   return (!s.has_finite() || (s.min >= 0 && s.max <= 1)) && (!s.has_nonzero() || s.amin_nonzero == 1);
-}
-
-// What training updates under these names.
-bool is_trained_by_name(std::string_view name) {
-  const bool one_of = name == "weight" || name == "bias" || name == "gamma" || name == "beta" || name == "scale";
-  return one_of || name.starts_with("running_") || name.ends_with("proj_bias") || has_word(name, {"lora"});
 }
 
 // Whether -Inf alone is meant: a mask that is added to scores. What training updates starts at 0 or 1 and is none.
@@ -52,10 +31,10 @@ bool is_infinite_mask(const Checkpoint& checkpoint, const Tensor& tensor, const 
                       std::uint64_t& bytes) {
   const TensorStats& s = result.stats;
   if (s.nan != 0 || s.pos_inf != 0 || s.neg_inf == 0 || is_optimizer_state(tensor.name)) return false;
-  const std::string_view name = last_name(tensor.name);
-  if (is_trained_by_name(name)) return false;
-  const bool named = has_word(name, {"mask", "attn_bias", "attention_bias", "suppress", "causal", "alibi"});
+  const std::string_view name = last_part(tensor.name);
   const std::size_t rank = tensor.sizes.size();
+  const bool named = is_mask_name(name);
+  if (is_trained_name(name, rank) || (!s.has_finite() && !named)) return false;
   // All above the diagonal and nothing else, whatever stands below.
   if (rank >= 2 && tensor.sizes[rank - 1] == tensor.sizes[rank - 2] && tensor.sizes[rank - 1] > 3) {
     const std::int64_t n = tensor.sizes[rank - 1], above = s.numel / (n * n) * (n * (n - 1) / 2);
@@ -66,24 +45,26 @@ bool is_infinite_mask(const Checkpoint& checkpoint, const Tensor& tensor, const 
 
 // A value that something keeps about the training, and that no weight is computed from.
 bool is_kept_value(const Tensor& tensor, const TensorStats& s) {
-  const std::string_view name = last_name(tensor.name);
-  if (is_optimizer_state(tensor.name) || is_trained_by_name(name)) return false;
+  const std::string_view name = last_part(tensor.name);
+  const std::size_t rank = tensor.sizes.size();
+  if (is_optimizer_state(tensor.name) || is_trained_name(name, rank)) return false;
   // Ranges begin the wrong way round; what they have seen since is finite.
-  if (has_word(name, {"min_val"})) return s.nan == 0 && s.neg_inf == 0;
-  if (has_word(name, {"max_val"})) return s.nan == 0 && s.pos_inf == 0;
-  if (name.starts_with("best")) return true;
-  if (tensor.sizes.size() > 1) return false;
-  const bool is_range = has_word(name, {"edge", "bins", "boundar", "quantile"}) || (s.pos_inf == 0 && is_zeros_and_ones(s));
-  return (is_range && s.nan == 0) || (has_word(name, {"loss", "history"}) && name != "loss_scale");
+  if (has_whole_word(name, {"min_val", "min_vals"})) return s.nan == 0 && s.neg_inf == 0;
+  if (has_whole_word(name, {"max_val", "max_vals"})) return s.nan == 0 && s.pos_inf == 0;
+  if (rank > 1) return false;
+  const bool may_be_mask = s.pos_inf == 0 && s.has_finite() && is_zeros_and_ones(s);
+  return name.starts_with("best") || is_loss_name(name) || ((is_range_name(name) || may_be_mask) && s.nan == 0);
+}
+
+// The best score so far, and not the copy of the weights that an average of them is.
+bool is_callback_value(const Tensor& tensor, const TensorStats& s) {
+  return is_callback_state(tensor.name) && tensor.sizes.size() < 2 && s.numel < kFewElements &&
+         !is_trained_name(last_part(tensor.name), tensor.sizes.size());
 }
 
 // A mask of the format's lowest number.
 bool is_lowest_number_mask(const TensorStats& s, double max_finite) {
   return s.amax == max_finite && s.amin_nonzero == s.amax && s.max <= 0;
-}
-
-bool is_callback_state(const std::string& name) {
-  return name.starts_with("callbacks.") || name.find(":callbacks.") != std::string::npos;
 }
 
 // `bytes`: how many may be read a second time.
@@ -100,7 +81,7 @@ Finding nonfinite(const Checkpoint& checkpoint, const Tensor& tensor, const Tens
   if (is_infinite_mask(checkpoint, tensor, result, bytes)) {
     out.id = "infinite-mask";
     out.meaning = "It looks like a mask: -Inf among zeros and ones, which is meant.";
-  } else if (is_callback_state(tensor.name)) {
+  } else if (is_callback_value(tensor, s)) {
     out.id = "nonfinite-callback-value";
     out.meaning = "A value that a callback keeps, such as the best score so far, is not finite; no weight is harmed.";
   } else if (is_kept_value(tensor, s)) {
@@ -170,21 +151,68 @@ bool has_scale(const std::string& name, const std::unordered_set<std::string>& n
   return names.count(base + "scale") != 0 || names.count(base + "scales") != 0;
 }
 
-// Losses are kept beside the weights as plain numbers: a NaN among them says that training had gone wrong. An infinite
-// one is what the best loss begins with.
-void judge_losses(const Checkpoint& checkpoint, std::vector<Finding>& findings) {
-  Finding out{Severity::kWarning, "nonfinite-value", "", "",
-              "A loss was NaN when this was saved. Whether the weights are harmed is judged by themselves."};
-  for (const Scalar& scalar : checkpoint.scalars) {
-    std::string name = scalar.name;
-    while (!name.empty() && (name.back() == '.' || (name.back() >= '0' && name.back() <= '9'))) name.pop_back();
-    const bool is_loss = last_name(name).ends_with("loss") || last_name(name).ends_with("losses");
-    if (!std::isnan(scalar.value) || !is_loss || is_callback_state(scalar.name)) continue;
-    if (out.count++ == 0) out.tensor = scalar.name;
+// A plain number that no weight is computed from and no step is made with, or one of each step. An infinite one is what
+// the best loss begins with.
+class NanNumbers {
+ public:
+  void add(const Scalar& scalar) {
+    if (!std::isnan(scalar.value) || is_callback_state(scalar.name)) return;
+    Finding& one = is_surely_optimizer_state(scalar.name)                 ? state_
+                   : is_loss_name(last_part_without_numbers(scalar.name)) ? loss_
+                                                                          : other_;
+    if (one.count++ == 0) one.tensor = scalar.name;
   }
-  if (out.count == 0) return;
-  out.numbers = out.count == 1 ? "NaN" : fmt::format("NaN, as are {} more", format_signed_count(out.count - 1));
-  findings.push_back(std::move(out));
+  void add_findings(std::vector<Finding>& findings) {
+    for (Finding* one : {&state_, &loss_, &other_}) {
+      if (one->count == 0) continue;
+      one->numbers = one->count == 1 ? "NaN" : fmt::format("NaN, as are {} more", format_signed_count(one->count - 1));
+      findings.push_back(std::move(*one));
+    }
+  }
+
+ private:
+  // "losses.3" is one of the losses.
+  static std::string_view last_part_without_numbers(std::string_view name) {
+    while (!name.empty() && (name.back() == '.' || (name.back() >= '0' && name.back() <= '9'))) name.remove_suffix(1);
+    return last_part(name);
+  }
+  Finding state_{Severity::kFault, "nonfinite-setting", "", "",
+                 "The optimizer computes its next step with it, which is then not finite. Go back to a checkpoint in "
+                 "which it is finite."};
+  Finding loss_{Severity::kWarning, "nonfinite-value", "", "",
+                "A loss was NaN when this was saved. Whether the weights are harmed is judged by themselves."};
+  Finding other_{
+      Severity::kWarning, "nonfinite-value", "", "",
+      "A number beside the weights is NaN. If training computes with it, go back to a checkpoint in which it "
+      "is finite."};
+};
+
+void judge_numbers(const Checkpoint& checkpoint, std::vector<Finding>& findings) {
+  std::unordered_set<std::string> of_loss_scale;
+  const std::size_t before = findings.size();
+  judge_loss_scale(checkpoint, findings);
+  for (std::size_t i = before; i < findings.size(); ++i) of_loss_scale.insert(findings[i].tensor);
+  NanNumbers others;
+  for (const Scalar& scalar : checkpoint.scalars) {
+    if (std::isfinite(scalar.value) || of_loss_scale.count(scalar.name) != 0) continue;
+    if (scalar.name.ends_with(kQuantiserScale)) {
+      findings.push_back({Severity::kFault, "nonfinite-scale", scalar.name, format_number(scalar.value),
+                          "Each element of the quantised tensor is multiplied by it. Go back to a checkpoint in which "
+                          "it is finite."});
+      continue;
+    }
+    if (!has_text(scalar.name, {"param_groups."})) {
+      others.add(scalar);
+      continue;
+    }
+    // A bound may be infinite; what is multiplied with may not, and NaN is no bound.
+    const bool bound = !has_text(last_part(scalar.name), {"lr", "eps", "decay", "momentum", "alpha", "lambd", "rho"}) &&
+                       !has_text(scalar.name, {".betas"});
+    if (bound && !std::isnan(scalar.value)) continue;
+    findings.push_back({Severity::kFault, "nonfinite-setting", scalar.name, format_number(scalar.value),
+                        "The optimizer's next step makes every parameter of this group not finite. Set it anew."});
+  }
+  others.add_findings(findings);
 }
 
 }  // namespace
@@ -225,7 +253,7 @@ Judgement judge(const Checkpoint& checkpoint, const std::vector<TensorResult>& r
       out.findings.push_back(nonfinite(checkpoint, tensor, result, bytes_to_read_again));
       if (out.findings.back().severity == Severity::kFault) ++out.tensors_with_nonfinite;
     }
-    if (last_name(tensor.name) == "running_var" && result.stats.min < 0) {
+    if (last_part(tensor.name) == "running_var" && result.stats.min < 0) {
       out.findings.push_back({Severity::kFault, "negative-variance", tensor.name,
                               fmt::format("smallest {}", format_number(result.stats.min)),
                               "A variance below 0 gives NaN in the next evaluation. Go back to a checkpoint in which "
@@ -233,25 +261,8 @@ Judgement judge(const Checkpoint& checkpoint, const std::vector<TensorResult>& r
     }
     if (tensor.byte_format == nullptr) judge_range(tensor, result.stats, has_scale(tensor.name, names), out.findings);
   }
-  judge_losses(checkpoint, out.findings);
-  for (const Scalar& scalar : checkpoint.scalars) {
-    if (std::isfinite(scalar.value)) continue;
-    if (scalar.name.ends_with(kQuantiserScale)) {
-      out.findings.push_back({Severity::kFault, "nonfinite-scale", scalar.name, format_number(scalar.value),
-                              "Each element of the quantised tensor is multiplied by it. Go back to a checkpoint in "
-                              "which it is finite."});
-      continue;
-    }
-    if (!has_word(scalar.name, {"param_groups."})) continue;
-    // A bound may be infinite; what is multiplied with may not, and NaN is no bound.
-    const bool bound = !has_word(last_name(scalar.name), {"lr", "eps", "decay", "momentum", "alpha", "lambd", "rho"}) &&
-                       !has_word(scalar.name, {".betas"});
-    if (bound && !std::isnan(scalar.value)) continue;
-    out.findings.push_back({Severity::kFault, "nonfinite-setting", scalar.name, format_number(scalar.value),
-                            "The optimizer's next step makes every parameter of this group not finite. Set it anew."});
-  }
+  judge_numbers(checkpoint, out.findings);
   judge_optimizer_state(checkpoint, results, out.findings);
-  judge_loss_scale(checkpoint, out.findings);
   std::stable_sort(out.findings.begin(), out.findings.end(),
                    [](const Finding& a, const Finding& b) { return a.severity < b.severity; });
   for (auto& [name, row] : rows) out.dtypes.push_back(std::move(row));

@@ -115,9 +115,64 @@ CASES = {
     "a variance of 0": ({"bn.running_var": torch.tensor([0.5, 0.0])}, {}),
     "a learning rate of nan": ({"param_groups": [{"lr": math.nan, "params": [0]}]}, {"nonfinite-setting": "fault"}),
     "a learning rate": ({"param_groups": [{"lr": 1e-3, "params": [0]}]}, {}),
+    "a nan that a step is made with": (
+        {"optimizer": {"state": {0: {"step": math.nan, "d": math.nan}}}},
+        {"nonfinite-setting": "fault"},
+    ),
+    "numbers of a step": ({"optimizer": {"state": {0: {"step": 7.0, "d": math.inf}}}}, {}),
+    "a nan that a trainer keeps": ({"trainer": {"state": {"best_metric": math.nan}}}, {"nonfinite-value": "warning"}),
+    "nans beside the weights": ({"ema": [math.nan] * 4}, {"nonfinite-value": "warning"}),
+    "an inf beside the weights": ({"ema": [math.inf, 1.0]}, {}),
+    "an average that a callback keeps": (
+        {"callbacks": {"EMA": {"ema_weights": {"fc.weight": torch.full((3, 3), math.nan)}}}},
+        {"nonfinite-tensor": "fault"},
+    ),
+    "a bias in it": ({"callbacks": {"EMA": {"fc.bias": torch.tensor([math.nan])}}}, {"nonfinite-tensor": "fault"}),
+    "a long list in it": ({"callbacks": {"EMA": {"x": torch.full((40,), math.nan)}}}, {"nonfinite-tensor": "fault"}),
+    "a score that a callback keeps": (
+        {"callbacks": {"Stop": {"best": torch.tensor(math.inf)}}},
+        {"nonfinite-callback-value": "info"},
+    ),
+    "a mask of -inf alone": ({"attn_mask": torch.full((2, 3), -math.inf)}, {"infinite-mask": "info"}),
+    "zeros and -inf under the name of a mask of weights": (
+        {"weight_mask": torch.tensor([[0.0, -math.inf]])},
+        {"infinite-mask": "info"},
+    ),
+    "losses of a window": ({"loss_ema": torch.tensor([1.0, math.nan])}, {"nonfinite-value": "warning"}),
+    "bins": ({"bin_edges": torch.tensor([-math.inf, 0.5, math.inf])}, {"nonfinite-value": "warning"}),
+    "the best of each class": ({"best_scores": torch.tensor([math.nan])}, {"nonfinite-value": "warning"}),
     "an infinity among weights": ({"w": torch.tensor([0.3, -math.inf, 1.0])}, {"nonfinite-tensor": "fault"}),
     "+inf among zeros": ({"w": torch.tensor([0.0, math.inf])}, {"nonfinite-tensor": "fault"}),
 }
+
+
+TRAINED = {
+    "lstm.weight_ih_l0": torch.full((4, 4), -math.inf),
+    "lstm.bias_ih_l0": torch.full((4,), -math.inf),
+    "cls_token": torch.full((1, 1, 4), -math.inf),
+    "mask_token": torch.tensor([[[0.0, -math.inf]]]),
+    "fc.kernel": torch.full((4, 4), -math.inf),
+    "attn.in_proj_weight": torch.full((4, 4), -math.inf),
+    "something": torch.full((4, 4), -math.inf),
+    "pos_embed": torch.tensor([[0.0, -math.inf]]),
+    "exploration_bonus": torch.tensor([0.5, math.inf]),
+    "logit_scale": torch.tensor(-math.inf),
+    "v_bias": torch.tensor([0.0, -math.inf, 0.0]),
+    "edge_bias": torch.tensor([0.3, math.inf, 0.2]),
+    "loss_weights": torch.tensor([math.nan, 1.0]),
+    "best_proto": torch.full((4, 4), math.nan),
+    "admin_value": torch.tensor(math.inf),
+    "loss_scale": torch.tensor(math.inf),
+}
+
+
+@pytest.mark.parametrize("planted", [True, False])
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_name_that_is_like_a_kept_value_hides_no_fault(tmp_path, name, planted):
+    value = TRAINED[name] if planted else TRAINED[name].nan_to_num(0.5, 0.5, 0.5)
+    torch.save({name: value, "rest": torch.ones(3)}, tmp_path / "x.pt")
+    status, answer = check(tmp_path / "x.pt")
+    assert (status, ids(answer)) == ((1, ["nonfinite-tensor"]) if planted else (0, []))
 
 
 @pytest.mark.parametrize("case", CASES)
