@@ -48,11 +48,6 @@ std::optional<std::uint64_t> step_in(std::string_view name) {
   return std::nullopt;
 }
 
-std::string_view file_name_of(std::string_view path) {
-  const std::size_t slash = path.rfind('/');
-  return slash == std::string_view::npos ? path : path.substr(slash + 1);
-}
-
 std::string_view folder_of(std::string_view path) {
   const std::size_t slash = path.rfind('/');
   return slash == std::string_view::npos ? std::string_view() : path.substr(0, slash);
@@ -66,6 +61,13 @@ void note_checkpoint(std::string_view path, bool is_folder, Evidence& into) {
                       name.starts_with("step_") || name.starts_with("global_step");
   const auto step = step_in(name);
   if (!step || !(is_folder ? folder : file) || into.checkpoints.size() >= 1000) return;
+  // One shard of several, or what lies beside the weights, is no checkpoint; nor is a file of one.
+  for (const std::string_view other : {"rng_state", "optimizer", "scheduler", "scaler"})
+    if (name.starts_with(other)) return;
+  const bool within = std::any_of(into.checkpoints.begin(), into.checkpoints.end(), [&](const Checkpoint& one) {
+    return path.size() > one.path.size() && path.starts_with(one.path) && path[one.path.size()] == '/';
+  });
+  if (within || name.find("-of-") != std::string_view::npos) return;
   Checkpoint one;
   one.path = path;
   one.step = *step;
@@ -106,7 +108,6 @@ void judge_checkpoints(Evidence& evidence) {
     const std::string state = checkpoint.path + "/trainer_state.json";
     for (std::size_t source = 0; source < evidence.sources.size(); ++source) {
       if (evidence.sources[source].path != state) continue;
-      checkpoint.has_state = true;
       for (const Series& series : evidence.series) {
         if (series.source != source || series.quantity > Quantity::kGradNorm) continue;
         for (const Point& point : series.points) checkpoint.has_bad_number |= !is_finite(point.value);
@@ -134,7 +135,7 @@ void append_series(Series& whole, const Series& part) {
   whole.points.insert(whole.points.end(), part.points.begin(), part.points.end());
 }
 
-// "metrics.csv.gz": the reader that would read it, were it unpacked.
+// Whether a reader would read it, were it unpacked: "metrics.csv.gz".
 bool is_packed_log(std::string_view path) {
   for (const std::string_view end : {".gz", ".zst", ".xz", ".bz2", ".zip"}) {
     if (path.ends_with(end)) return find_reader(path.substr(0, path.size() - end.size())) != nullptr;
@@ -225,6 +226,7 @@ Result<Evidence> collect_evidence(const std::string& place) {
     if (file->cut) note_cut(out);
     return out;
   }
+  out.place = place;
   std::size_t left = kMostBytes;
   for (const Found& found : walk(place, out)) {
     note_checkpoint(found.path, found.is_folder, out);

@@ -89,10 +89,9 @@ void fill_scales(Curves& curves) {
     }
     before = skip.entries_before;
     curves.scales.push_back(skip.scale_after);
-    const bool known = curves.loss.there() && curves.loss.series->source == skip.source && skip.entries_before != 0 &&
-                       skip.entries_before <= curves.loss.size();
-    curves.scale_at.push_back(known ? curves.loss.point(skip.entries_before - 1).at : kUnknown);
-    if (known) curves.scale_unit = curves.loss.series->unit;
+    const auto at = curves.position_before(skip.source, skip.entries_before);
+    curves.scale_at.push_back(at.value_or(kUnknown));
+    if (at) curves.scale_unit = curves.loss.series->unit;
   }
 }
 
@@ -147,6 +146,11 @@ bool Curves::gradient_first() const {
   if (!grad_norm.bad()) return false;
   if (!loss.bad()) return true;
   return comparable(loss, grad_norm) && grad_norm.point(grad_norm.first_bad).at < loss.point(loss.first_bad).at;
+}
+
+std::optional<double> Curves::position_before(std::size_t source, std::size_t entries) const {
+  if (!loss.there() || loss.series->source != source || entries == 0 || entries > loss.size()) return std::nullopt;
+  return loss.point(entries - 1).at;
 }
 
 const Series* Curves::loss_that_stayed_finite() const {

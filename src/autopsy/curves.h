@@ -52,6 +52,8 @@ struct Curves {
   bool comparable(const Curve& a, const Curve& b) const;  // both are there and count the same unit
   // The gradient norm was bad where the loss was still finite.
   bool gradient_first() const;
+  // Where the loss of a source stood when it had logged so many.
+  std::optional<double> position_before(std::size_t source, std::size_t entries) const;
   // The whole loss, where the one that went bad is only a part of it, or stands beside it.
   const Series* loss_that_stayed_finite() const;
   bool has_fp16() const;

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "src/autopsy/log_bytes.h"
 #include "src/core/redact.h"
 #include "src/core/text.h"
 
@@ -79,6 +80,15 @@ std::string_view unit_name(Unit unit) {
   return unit == Unit::kStep ? "step" : unit == Unit::kEpoch ? "epoch" : "entry";
 }
 
+bool means_evaluation(std::string_view word) {
+  static constexpr std::string_view kWords[] = {"val",        "valid",   "validate",   "validation",
+                                                "validating", "eval",    "evaluation", "evaluating",
+                                                "test",       "testing", "dev"};
+  return std::find(std::begin(kWords), std::end(kWords), lower_case(word)) != std::end(kWords);
+}
+
+bool names_split(std::string_view key) { return key == "mode" || key == "split" || key == "phase" || key == "stage"; }
+
 std::optional<Quantity> quantity_of(std::string_view name) {
   const std::vector<std::string> words = words_of(name);
   if (words.empty()) return std::nullopt;
@@ -105,24 +115,22 @@ std::optional<Quantity> quantity_of(std::string_view name) {
       (words.size() > 1 && last != "count" && has_any(words, {"loss"}) &&
        has_any({last}, {"step", "epoch", "mean", "avg", "total"})) ||
       // "Loss/train", as PyTorch's guide has it; "Loss_D" of two that train against each other.
+      (words.size() == 2 && words[0] == "loss" && means_evaluation(last)) ||
       (words.size() == 2 && words[0] == "loss" &&
        has_any({last},
-               {"train", "training", "eval", "val",   "valid",         "validation", "test",   "dev",   "total",
-                "d",     "g",        "disc", "gen",   "discriminator", "generator",  "critic", "actor", "policy",
-                "value", "q",        "kl",   "recon", "aux",           "cls",        "bbox",   "box",   "ce",
-                "mse",   "l1",       "adv",  "real",  "fake",          "mlm",        "main"}));
+               {"train", "training", "total", "d",   "g",    "disc",  "gen", "discriminator", "generator", "critic",
+                "actor", "policy",   "value", "q",   "kl",   "recon", "aux", "cls",           "bbox",      "box",
+                "ce",    "mse",      "l1",    "adv", "real", "fake",  "mlm", "main"}));
   if (!loss) return std::nullopt;
-  return has_any(words, {"eval", "val", "valid", "validation", "test", "dev"}) ? Quantity::kEvalLoss : Quantity::kLoss;
+  return std::any_of(words.begin(), words.end(), means_evaluation) ? Quantity::kEvalLoss : Quantity::kLoss;
 }
 
 bool is_part_of_loss(std::string_view name) {
   const std::vector<std::string> words = words_of(name);
   return !std::all_of(words.begin(), words.end(), [](const std::string& word) {
-    return (word[0] >= '0' && word[0] <= '9') ||
-           has_any({word},
-                   {"loss",    "losses", "train", "training", "lm",         "total", "step",     "epoch",  "batch",
-                    "iter",    "mean",   "avg",   "average",  "running",    "rank",  "smoothed", "global", "model",
-                    "current", "eval",   "val",   "valid",    "validation", "test",  "dev"});
+    return (word[0] >= '0' && word[0] <= '9') || means_evaluation(word) ||
+           has_any({word}, {"loss", "losses", "train", "training", "lm", "total", "step", "epoch", "batch", "iter",
+                            "mean", "avg", "average", "running", "rank", "smoothed", "global", "model", "current"});
   });
 }
 
@@ -140,16 +148,9 @@ std::optional<Unit> unit_of(std::string_view name) {
   return std::nullopt;
 }
 
-void EvidenceBuilder::note_bad_line(std::string_view line) {
-  if (out_->bad_line.empty()) out_->bad_line = line.substr(0, kLongestName);
-}
-
-void EvidenceBuilder::add_bad_number(std::string_view line) {
-  if (out_->bad_number.text.empty()) out_->bad_number = {std::string(line.substr(0, kLongestName)), losses_, source_};
-}
-
-void EvidenceBuilder::add_resumes(std::string_view line) {
-  if (out_->resumes.text.empty()) out_->resumes = {std::string(line.substr(0, kLongestName)), losses_, source_};
+void EvidenceBuilder::note(Statement Evidence::*which, std::string_view line) {
+  Statement& first = out_->*which;
+  if (first.text.empty()) first = {std::string(line.substr(0, kLongestName)), losses_, source_};
 }
 
 Series* EvidenceBuilder::find(Quantity quantity, std::string_view name, Unit unit) {
@@ -249,10 +250,11 @@ void EvidenceBuilder::add_setting(std::string_view key, std::string_view value) 
 }
 
 void EvidenceBuilder::set_command(std::vector<std::string> command) {
-  if (command.empty() || command.size() > 1000 || !out_->command.empty()) return;
+  constexpr std::size_t kMostCommands = 1000;
+  if (command.empty() || command.size() > 1000 || out_->commands.size() >= kMostCommands) return;
+  if (!out_->commands.empty() && out_->commands.back().source == source_) return;
   redact_command(command);
-  out_->command = std::move(command);
-  out_->command_source = source_;
+  out_->commands.push_back({std::move(command), source_});
 }
 
 void EvidenceBuilder::add_traceback(Traceback traceback) {

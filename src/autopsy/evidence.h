@@ -23,6 +23,11 @@ std::optional<Quantity> quantity_of(std::string_view name);
 // A loss beside the one that is minimised, or a part of it: "kl_loss", "aux/loss".
 bool is_part_of_loss(std::string_view name);
 
+// "val", "Validation", "test" and their like, in any case.
+bool means_evaluation(std::string_view word);
+// The key of a row that says what it is of: {"mode": "val"}.
+bool names_split(std::string_view key);
+
 // What the positions of points count.
 enum class Unit : std::uint8_t { kStep, kEpoch, kEntry };
 std::string_view unit_name(Unit unit);
@@ -65,7 +70,7 @@ struct SkippedStep {
   std::size_t source = 0;
 };
 
-// A line that says that a number was bad, or that the run goes on from a checkpoint.
+// A line of text, cut.
 struct Statement {
   std::string text;                // "" for none
   std::size_t entries_before = 0;  // losses that the same text logged before
@@ -93,21 +98,27 @@ struct Checkpoint {
   std::string path;
   std::uint64_t step = 0;
   std::size_t source = 0;
-  bool has_state = false;       // a trainer_state.json lies in it
-  bool has_bad_number = false;  // and holds a bad loss or gradient norm
+  bool has_bad_number = false;  // its trainer_state.json holds a bad loss or gradient norm
+};
+
+// That started a run.
+struct Command {
+  std::vector<std::string> words;
+  std::size_t source = 0;
 };
 
 struct Evidence {
+  std::string place;  // the folder that was read; "" for what lies in none
   std::vector<Source> sources;
   std::vector<Series> series;
   std::vector<SkippedStep> skipped;
   std::vector<Traceback> tracebacks;
   std::vector<Setting> settings;
   std::vector<Checkpoint> checkpoints;
-  std::vector<std::string> command;  // that started the run; empty: not known
-  std::size_t command_source = 0;
-  std::string bad_line;  // of text, the first with a bare "nan" or "inf"; cut
-  Statement bad_number, resumes;  // the first of each
+  std::vector<Command> commands;  // at most one of each source
+  // Of text, the first line of each kind: with a bare "nan" or "inf"; that says in words that a number was bad; that
+  // says that the run goes on from a checkpoint.
+  Statement nan_line, said_bad, said_resume;
   std::uint64_t files_seen = 0;
   std::uint64_t points = 0;  // of all series
   bool cut = false;          // more files, or more points, than are read
@@ -130,9 +141,7 @@ class EvidenceBuilder {
   void add_traceback(Traceback traceback);
   void add_skipped(double scale_after);
   void set_damage(std::string what);
-  void note_bad_line(std::string_view line);
-  void add_bad_number(std::string_view line);
-  void add_resumes(std::string_view line);
+  void note(Statement Evidence::*which, std::string_view line);
 
   std::size_t source() const { return source_; }
 

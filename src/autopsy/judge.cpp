@@ -7,30 +7,29 @@ namespace nanhunt::autopsy {
 namespace {
 
 // In the order that decides between guesses of one confidence: what rests on its own evidence first.
-constexpr std::string_view kLostValues = "lost_values";
 constexpr Pattern kPatterns[] = {
-    {"hidden_by_filter", "Trainer's filter hides a loss that is not finite", false, judge_hidden_by_filter},
-    {"scaler_collapsing", "the loss scale collapses: the gradients are bad at any scale", false,
+    {"hidden_by_filter", "Trainer's filter hides a loss that is not finite", Says::kBad, judge_hidden_by_filter},
+    {"scaler_collapsing", "the loss scale collapses: the gradients are bad at any scale", Says::kBad,
      judge_scaler_collapsing},
-    {"after_resume", "it began right after a restart", false, judge_after_resume},
-    {"lr_event", "it began where the learning rate changed", false, judge_lr_event},
-    {"periodic", "bad only in some steps, and fine between them", false, judge_periodic},
-    {"eval_only", "the evaluation alone is bad", false, judge_eval_only},
-    {"exploding", "the run blew up over several steps", false, judge_exploding},
-    {"gradient_only", "a gradient was bad while the loss was finite", false, judge_gradient_only},
-    {"first_step", "bad from the start", false, judge_first_step},
-    {"sudden", "a healthy curve, then a bad number at once", false, judge_sudden},
-    {"stopped_by_check", "a check of the program ended the run on a bad number", false, judge_stopped_by_check},
-    {"noted_by_program", "the program itself says that a number was bad", false, judge_noted_by_program},
-    {kLostValues, "the loss is left empty to the end, where other columns go on", false, judge_lost_values},
-    {"scaler_calibrating", "the loss scaler found its scale", true, judge_scaler_calibrating},
-    {"died_otherwise", "it ended for another reason than a bad number", true, judge_died_otherwise},
-    {"healthy", "no bad number was logged", true, judge_healthy},
+    {"after_resume", "it began right after a restart", Says::kBad, judge_after_resume},
+    {"lr_event", "it began where the learning rate changed", Says::kBad, judge_lr_event},
+    {"periodic", "bad only in some steps, and fine between them", Says::kBad, judge_periodic},
+    {"eval_only", "the evaluation alone is bad", Says::kBad, judge_eval_only},
+    {"exploding", "the run blew up over several steps", Says::kBad, judge_exploding},
+    {"gradient_only", "a gradient was bad while the loss was finite", Says::kBad, judge_gradient_only},
+    {"first_step", "bad from the start", Says::kBad, judge_first_step},
+    {"sudden", "a healthy curve, then a bad number at once", Says::kBad, judge_sudden},
+    {"stopped_by_check", "a check of the program ended the run on a bad number", Says::kBad, judge_stopped_by_check},
+    {"noted_by_program", "the program itself says that a number was bad", Says::kBad, judge_noted_by_program},
+    {"lost_values", "the loss is left empty to the end, where other columns go on", Says::kUnsure, judge_lost_values},
+    {"scaler_calibrating", "the loss scaler found its scale", Says::kHarmless, judge_scaler_calibrating},
+    {"died_otherwise", "it ended for another reason than a bad number", Says::kHarmless, judge_died_otherwise},
+    {"healthy", "no bad number was logged", Says::kHarmless, judge_healthy},
 };
 constexpr std::size_t kMostGuesses = 3;
 
-// The first bad number of the curves, whichever quantity has it; the loss where both began together.
-std::optional<Began> first_bad_number(const Curves& curves) {
+// The curve with the first bad number, whichever quantity has it; the loss where both began together.
+const Curve* first_bad_curve_of(const Curves& curves) {
   const Curve* first = nullptr;
   for (const Curve* curve : {&curves.loss, &curves.grad_norm, &curves.eval_loss}) {
     if (!curve->bad()) continue;
@@ -38,8 +37,7 @@ std::optional<Began> first_bad_number(const Curves& curves) {
                          curve->point(curve->first_bad).at < first->point(first->first_bad).at;
     if (first == nullptr || earlier) first = curve;
   }
-  if (first == nullptr) return std::nullopt;
-  return began_at(*first, first->first_bad);
+  return first;
 }
 
 const Traceback* last_traceback(const Evidence& evidence) {
@@ -56,8 +54,8 @@ std::string headline_of(const Judgement& judgement, const Evidence& evidence) {
   switch (judgement.outcome) {
     case Outcome::kNothingToJudge:
       if (!judgement.guesses.empty()) break;
-      if (!evidence.bad_line.empty())
-        return "the logs hold no loss under a name that is known, but a line says: " + evidence.bad_line;
+      if (!evidence.nan_line.text.empty())
+        return "the logs hold no loss under a name that is known, but a line says: " + evidence.nan_line.text;
       return "the logs hold no loss and no traceback: nothing can be judged";
     case Outcome::kDamaged:
       return "no bad number in what was read; some of it is damaged, or too much";
@@ -113,22 +111,25 @@ std::string growth_text(std::string_view what, const Growth& growth) {
 }
 
 Judgement judge(const Evidence& evidence) {
-  Curves curves = choose_curves(evidence);
+  const Curves logged = choose_curves(evidence);
+  Curves curves = logged;
   Judgement out;
-  const auto calibrating = judge_scaler_calibrating(curves);
-  const bool calibrated = calibrating.has_value();
-  if (calibrated)
-    curves.grad_norm.first_bad = kNoPoint;  // steps that the scaler left out at the start say nothing more
+  const bool calibrated = judge_scaler_calibrating(logged).has_value();
+  // Steps that the scaler left out say nothing more.
+  if (calibrated) curves.grad_norm.first_bad = kNoPoint;
   out.traceback = last_traceback(evidence);
-  out.began = first_bad_number(curves);
-  std::vector<Guess> harmless;
+  if (const Curve* bad = first_bad_curve_of(curves)) {
+    out.began = began_at(*bad, bad->first_bad);
+    out.source = bad->series->source;
+  }
+  std::vector<Guess> unsure, harmless;
   for (const Pattern& pattern : kPatterns) {
-    auto guess = pattern.judge == judge_scaler_calibrating ? calibrating : pattern.judge(curves);
+    auto guess = pattern.judge(pattern.says == Says::kHarmless ? logged : curves);
     if (!guess) continue;
     guess->pattern = pattern.id;
     guess->title = pattern.title;
-    guess->harmless = pattern.harmless;
-    (pattern.harmless ? harmless : out.guesses).push_back(std::move(*guess));
+    auto& guesses = pattern.says == Says::kBad ? out.guesses : pattern.says == Says::kUnsure ? unsure : harmless;
+    guesses.push_back(std::move(*guess));
   }
   const auto likely_first = [](const Guess& a, const Guess& b) { return a.confidence < b.confidence; };
   // Training goes on where the whole loss stays finite: why a part of it does not is not as clear.
@@ -156,20 +157,22 @@ Judgement judge(const Evidence& evidence) {
   // What was not read may hold what this looks for.
   const bool damaged = evidence.cut || std::any_of(evidence.sources.begin(), evidence.sources.end(),
                                                    [](const Source& source) { return !source.damage.empty(); });
-  const bool only_lost = out.guesses.size() == 1 && out.guesses[0].pattern == kLostValues;
-  if (only_lost && !curves.any_bad()) {
-    out.outcome = Outcome::kNothingToJudge;  // an empty cell is no number
-  } else if (!out.guesses.empty() || (curves.any_bad() && !calibrated)) {
+  if (!out.guesses.empty() || (curves.any_bad() && !calibrated)) {
     out.outcome = Outcome::kBadNumbers;
+  } else if (!unsure.empty()) {
+    out.outcome = Outcome::kNothingToJudge;
+    out.guesses = std::move(unsure);
   } else if (damaged) {
     out.outcome = Outcome::kDamaged;
     out.guesses = std::move(harmless);
+    for (Guess& guess : out.guesses) guess.confidence = Confidence::kPossible;
   } else {
     const bool judged =
         curves.loss.there() || curves.eval_loss.there() || curves.grad_norm.there() || !harmless.empty();
     out.outcome = judged ? Outcome::kNothingBad : Outcome::kNothingToJudge;
     out.guesses = std::move(harmless);
   }
+  if (!out.guesses.empty() && !out.guesses[0].evidence.empty()) out.source = out.guesses[0].evidence[0].source;
   if (out.guesses.size() > kMostGuesses) out.guesses.resize(kMostGuesses);
   out.headline = headline_of(out, evidence);
   return out;

@@ -28,7 +28,6 @@ struct Sentence {
 struct Guess {
   std::string_view pattern;
   std::string_view title;
-  bool harmless = false;
   Confidence confidence = Confidence::kPossible;
   Began began;
   std::vector<Sentence> evidence;
@@ -36,11 +35,14 @@ struct Guess {
   std::vector<std::string> checks;
 };
 
+// What a pattern says of the run. kUnsure: nothing bad is known, nor that nothing is.
+enum class Says : std::uint8_t { kBad, kUnsure, kHarmless };
+
 // One row of the table of patterns. `judge` fills in what fits, or returns nothing.
 struct Pattern {
   std::string_view id;
   std::string_view title;
-  bool harmless;
+  Says says;
   std::optional<Guess> (*judge)(const Curves& curves);
 };
 
@@ -68,6 +70,7 @@ struct Judgement {
   Outcome outcome = Outcome::kNothingBad;
   std::vector<Guess> guesses;  // the first, and at most two others
   std::optional<Began> began;  // of the first bad number, where there is one
+  std::optional<std::size_t> source;  // of what is judged; in Evidence::sources
   std::string headline;
   const Traceback* traceback = nullptr;  // the last that says something
 };

@@ -65,9 +65,10 @@ Result<LogBytes> read_open(int file, const std::string& path, std::size_t limit,
   }
   if (out.bytes.size() == limit - half && !read_end(file, half, end, out.cut)) return failed();
   // The line in which the start ends, and that in which the end begins, are left out.
-  if (out.cut) {
-    out.bytes.resize(out.bytes.rfind('\n') + 1);
-    end.erase(0, std::min(end.find('\n'), end.size() - 1) + 1);
+  const bool wide = out.bytes.starts_with("\xff\xfe") || out.bytes.starts_with("\xfe\xff");  // UTF-16
+  if (out.cut && !wide) {
+    out.bytes.resize(out.bytes.find_last_of("\r\n") + 1);
+    end.erase(0, std::min(end.find_first_of("\r\n"), end.size() - 1) + 1);
   }
   out.bytes += end;
   return out;
@@ -92,6 +93,12 @@ Result<LogBytes> read_log_file(const std::string& path, bool follow_links, std::
 }
 
 Result<LogBytes> read_log_stdin(std::size_t limit) { return read_open(STDIN_FILENO, "stdin", limit, Keep::kBothEnds); }
+
+std::string lower_case(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return out;
+}
 
 void append_utf8(std::string& out, std::uint32_t code) {
   const auto tail = [&](unsigned shift) { out += static_cast<char>(0x80u | ((code >> shift) & 0x3fu)); };

@@ -25,6 +25,7 @@ Result<LogBytes> read_log_stdin(std::size_t limit);
 
 // UTF-16 with its mark at the start, as PowerShell writes what it redirects, becomes UTF-8; all else stays.
 std::string as_utf8(std::string bytes);
+std::string lower_case(std::string_view text);  // of ASCII
 void append_utf8(std::string& out, std::uint32_t code);
 
 }  // namespace nanhunt::autopsy

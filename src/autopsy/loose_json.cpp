@@ -149,8 +149,7 @@ std::optional<double> parse_number(std::string_view text) {
   std::string_view digits = text;
   if (minus || digits.front() == '+') digits.remove_prefix(1);
   if (digits.empty()) return std::nullopt;
-  std::string lower(digits);
-  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  std::string lower = lower_case(digits);
   // What Microsoft's library writes: "1.#QNAN", "-1.#IND", "nan(ind)", "1.#INF".
   if (lower.starts_with("1.#inf")) lower = "inf";
   if (lower.starts_with("1.#") || lower.starts_with("nan(")) lower = "nan";

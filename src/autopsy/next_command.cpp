@@ -18,6 +18,28 @@ const Began* began_of(const Judgement& judgement) {
   return judgement.began ? &*judgement.began : nullptr;
 }
 
+std::size_t common_folders(std::string_view a, std::string_view b) {
+  std::size_t folders = 0;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()) && a[i] == b[i]; ++i) folders += a[i] == '/' ? 1u : 0u;
+  return folders;
+}
+
+// Whether a path lies nearer to the log of a run in which nothing was bad than to the log that is judged: folders of
+// several runs may be read at once.
+bool is_of_another_run(const Evidence& evidence, const Judgement& judgement, std::string_view path) {
+  if (!judgement.source) return false;
+  const std::size_t near = common_folders(path, evidence.sources[*judgement.source].path);
+  const auto is_bad = [](const Point& point) { return !is_finite(point.value); };
+  return std::any_of(evidence.series.begin(), evidence.series.end(), [&](const Series& series) {
+    const Source& source = evidence.sources[series.source];
+    if (series.quantity != Quantity::kLoss || common_folders(path, source.path) <= near) return false;
+    if (source.format == "trainer_state.json") return false;  // of a checkpoint, up to its step
+    return std::none_of(evidence.series.begin(), evidence.series.end(), [&](const Series& one) {
+      return one.source == series.source && std::any_of(one.points.begin(), one.points.end(), is_bad);
+    });
+  });
+}
+
 }  // namespace
 
 std::string NextCommand::text() const {
@@ -35,9 +57,15 @@ NextCommand next_command(const Evidence& evidence, const Judgement& judgement) {
       began != nullptr && began->unit == Unit::kStep && began->first_bad && *began->first_bad >= kManySteps;
   if (judgement.outcome == Outcome::kBadNumbers && many) out.words.emplace_back("--stop-on-fault");
   out.words.emplace_back("--");
-  out.known = !evidence.command.empty();
+  // The command in the log that is judged, else one that is not another run's.
+  const Command* command = nullptr;
+  for (const Command& one : evidence.commands) {
+    if (is_of_another_run(evidence, judgement, evidence.sources[one.source].path)) continue;
+    if (command == nullptr || one.source == judgement.source) command = &one;
+  }
+  out.known = command != nullptr;
   if (out.known) {
-    out.words.insert(out.words.end(), evidence.command.begin(), evidence.command.end());
+    out.words.insert(out.words.end(), command->words.begin(), command->words.end());
   } else {
     out.words.insert(out.words.end(), {"python", "train.py"});
   }
@@ -52,6 +80,8 @@ std::string_view weights_word(Weights weights) {
       return "sound";
     case Weights::kBad:
       return "bad";
+    case Weights::kUnreadable:
+      return "unreadable";
   }
   return "";
 }
@@ -61,29 +91,40 @@ std::optional<Resume> resume_from(const Evidence& evidence, const Judgement& jud
   if (judgement.outcome != Outcome::kBadNumbers || began == nullptr || began->unit != Unit::kStep) return std::nullopt;
   if (!began->last_good) return std::nullopt;
   std::vector<const Checkpoint*> before;
+  bool later = false;
   for (const Checkpoint& one : evidence.checkpoints) {
-    if (static_cast<double>(one.step) <= *began->last_good && !one.has_bad_number) before.push_back(&one);
+    if (one.has_bad_number || is_of_another_run(evidence, judgement, one.path)) continue;
+    const bool good = static_cast<double>(one.step) <= *began->last_good;
+    if (good) before.push_back(&one);
+    later |= !good;
   }
   std::stable_sort(before.begin(), before.end(),
                    [](const Checkpoint* a, const Checkpoint* b) { return a->step > b->step; });
   Resume out;
+  std::string newer;
   for (const Checkpoint* one : before) {
     out.checkpoint = one;
     out.weights = out.bad.size() < kMostJudged ? judge(one->path) : Weights::kNotJudged;
-    if (out.weights != Weights::kBad) break;
+    if (out.weights != Weights::kBad && out.weights != Weights::kUnreadable) break;
     out.bad.push_back(one->path);
-  }
-  if (before.empty()) return std::nullopt;
-  if (out.weights == Weights::kBad) {
     out.checkpoint = nullptr;
-    out.text = "no checkpoint from before it is sound: the weights in " + out.bad.back() + " are bad as well";
+    if (newer.empty())
+      newer = one->path +
+              (out.weights == Weights::kBad ? " is newer, and its weights are bad" : " is newer, and cannot be read");
+  }
+  if (before.empty() && !later) return std::nullopt;
+  if (out.checkpoint == nullptr) {
+    out.text = before.empty() ? "no checkpoint from before it is left: begin anew, with --guard-checkpoints"
+                              : "no checkpoint from before it is sound, the newest is " + before.front()->path;
     return out;
   }
-  out.text = "resume from " + out.checkpoint->path + " (saved at step " + std::to_string(out.checkpoint->step);
+  const std::string path = evidence.place.empty() ? out.checkpoint->path : evidence.place + "/" + out.checkpoint->path;
+  out.text = "resume from " + path + " (saved at step " + std::to_string(out.checkpoint->step);
   if (began->first_bad) out.text += ", before the first bad number, logged at step " + number_text(*began->first_bad);
-  out.text +=
-      out.weights == Weights::kSound ? "; its weights are sound)" : "; whether its weights are sound: nanhunt check)";
-  if (!out.bad.empty()) out.text += ". " + out.bad.front() + " is newer, and its weights are bad";
+  out.text += out.weights == Weights::kSound
+                  ? "; its weights are sound)"
+                  : "; whether its weights are sound: nanhunt check " + shell_word(path) + ")";
+  if (!newer.empty()) out.text += ". " + newer;
   return out;
 }
 

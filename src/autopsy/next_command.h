@@ -23,14 +23,14 @@ struct NextCommand {
 NextCommand next_command(const Evidence& evidence, const Judgement& judgement);
 
 // What the weights in a checkpoint are, where somebody looked.
-enum class Weights : std::uint8_t { kNotJudged, kSound, kBad };
+enum class Weights : std::uint8_t { kNotJudged, kSound, kBad, kUnreadable };
 std::string_view weights_word(Weights weights);
 using JudgeWeights = std::function<Weights(const std::string& path)>;  // path below the run folder
 
 struct Resume {
-  const Checkpoint* checkpoint = nullptr;  // none: all of them are bad
+  const Checkpoint* checkpoint = nullptr;  // none: all of them are bad, or none is left
   Weights weights = Weights::kNotJudged;
-  std::vector<std::string> bad;  // newer ones from before the first bad number
+  std::vector<std::string> bad;  // newer ones from before the first bad number, bad or not readable
   std::string text;
 };
 // The newest checkpoint from before the first bad number that shows none itself. Judged from the newest on, eight at

@@ -247,7 +247,7 @@ Judgement judge(const Checkpoint& checkpoint, const std::vector<TensorResult>& r
     count_dtype(tensor, result, rows);
     out.damaged = out.damaged || result.damaged;
     const bool always_finite = tensor.always_finite || (tensor.dtype && !tensor.is_floating());
-    ++(always_finite && !result.damaged ? out.integers : result.judged ? out.judged : out.not_judged);
+    ++(always_finite && !result.damaged ? out.always_finite : result.judged ? out.judged : out.not_judged);
     if (!result.judged || always_finite) continue;
     if (result.stats.any_nonfinite) {
       out.findings.push_back(nonfinite(checkpoint, tensor, result, bytes_to_read_again));
@@ -261,6 +261,9 @@ Judgement judge(const Checkpoint& checkpoint, const std::vector<TensorResult>& r
     }
     if (tensor.byte_format == nullptr) judge_range(tensor, result.stats, has_scale(tensor.name, names), out.findings);
   }
+  out.partly_judged =
+      out.not_judged > 0 || std::any_of(checkpoint.notes.begin(), checkpoint.notes.end(),
+                                        [](const Note& note) { return note.kind == NoteKind::kNotRead; });
   judge_numbers(checkpoint, out.findings);
   judge_optimizer_state(checkpoint, results, out.findings);
   std::stable_sort(out.findings.begin(), out.findings.end(),

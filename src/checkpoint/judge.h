@@ -36,13 +36,14 @@ struct Judgement {
   std::vector<Finding> findings;  // faults first, then in the order of the tensors
   std::vector<DtypeRow> dtypes;
   // Each tensor is one of them: floating and read, unable to hold a NaN or Inf, neither.
-  std::uint64_t judged = 0, integers = 0, not_judged = 0;
+  std::uint64_t judged = 0, always_finite = 0, not_judged = 0;
   std::uint64_t tensors_with_nonfinite = 0;
   bool damaged = false;
+  bool partly_judged = false;  // a tensor was not judged, or a file was not read
 
   std::size_t count(Severity severity) const;
   // Something that could be wrong was judged, or there was only what cannot be.
-  bool conclusive() const { return judged > 0 || (integers > 0 && not_judged == 0); }
+  bool conclusive() const { return judged > 0 || (always_finite > 0 && not_judged == 0); }
 };
 
 Judgement judge(const Checkpoint& checkpoint, const std::vector<TensorResult>& results);

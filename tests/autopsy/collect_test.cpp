@@ -83,6 +83,17 @@ TEST_F(Collect, a_log_just_below_the_limit_is_read_as_a_whole) {
   EXPECT_EQ(evidence.sources[0].damage, "");
 }
 
+TEST_F(Collect, what_lies_beside_weights_and_one_shard_of_several_are_no_checkpoints) {
+  for (const char* name : {"checkpoint-400/rng_state_0.pth", "checkpoint-400/model.safetensors", "rng_state_0.pth",
+                           "model-00001-of-00002.safetensors", "optimizer_300.pt", "step_200.pt"}) {
+    write(name, "");
+  }
+  const auto evidence = collect();
+  std::vector<std::string> names;
+  for (const autopsy::Checkpoint& one : evidence.checkpoints) names.push_back(one.path);
+  EXPECT_THAT(names, ::testing::ElementsAre("checkpoint-400", "step_200.pt"));
+}
+
 TEST_F(Collect, a_compressed_log_is_named_and_not_read) {
   write("stdout.log.gz", "step 1 loss nan\n");
   write("model.bin.gz", "no log");

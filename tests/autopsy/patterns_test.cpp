@@ -5,6 +5,7 @@
 
 #include <limits>
 
+#include "src/autopsy/collect.h"
 #include "src/autopsy/next_command.h"
 #include "tests/autopsy/log_files.h"
 
@@ -270,7 +271,7 @@ TEST(Patterns, the_command_resumes_from_the_newest_sound_checkpoint_before) {
   for (int step = 0; step < 1000; ++step) lines += "{\"step\":" + std::to_string(step) + ",\"loss\":2}\n";
   auto evidence = evidence_of("m.jsonl", lines + "{\"step\":1000,\"loss\":NaN}\n");
   for (const std::uint64_t step : {400u, 800u, 900u, 1200u}) {
-    evidence.checkpoints.push_back({"checkpoint-" + std::to_string(step), step, 0, true, step == 900});
+    evidence.checkpoints.push_back({"checkpoint-" + std::to_string(step), step, 0, step == 900});
   }
   const auto judgement = autopsy::judge(evidence);
   const auto resume = [&](autopsy::Weights newest, autopsy::Weights others) {
@@ -288,13 +289,38 @@ TEST(Patterns, the_command_resumes_from_the_newest_sound_checkpoint_before) {
               HasSubstr("checkpoint-800 is newer, and its weights are bad"));
   EXPECT_EQ(resume(Weights::kBad, Weights::kBad)->checkpoint, nullptr);
   EXPECT_THAT(resume(Weights::kBad, Weights::kBad)->bad, ElementsAre("checkpoint-800", "checkpoint-400"));
+  EXPECT_EQ(resume(Weights::kUnreadable, Weights::kSound)->checkpoint->step, 400u);
+  EXPECT_THAT(resume(Weights::kUnreadable, Weights::kSound)->text, HasSubstr("cannot be read"));
   const auto command = autopsy::next_command(evidence, judgement);
   EXPECT_FALSE(command.known);
   EXPECT_THAT(command.text(), HasSubstr("YOUR COMMAND"));
   EXPECT_THAT(command.words, Contains("--stop-on-fault"));
-  evidence.command = {"python", "a b.py"};
+  evidence.commands = {{{"python", "a b.py"}, 0}};
   EXPECT_THAT(autopsy::next_command(evidence, judgement).text(), Not(HasSubstr("YOUR COMMAND")));
   EXPECT_THAT(autopsy::next_command(evidence, judgement).text(), HasSubstr("'a b.py'"));
+}
+
+TEST(Patterns, command_and_checkpoint_are_those_of_the_run_that_is_judged) {
+  const std::string head = "$ python ", good = "\nstep 1 loss 2\nstep 2 loss 2\nstep 3 loss 2\nstep 4 loss 2\n";
+  autopsy::Evidence evidence;
+  autopsy::add_file(head + "a.py" + good, "a/train.log", evidence);
+  autopsy::add_file(head + "b.py" + good + "step 5 loss nan\n", "b/train.log", evidence);
+  evidence.checkpoints = {{"a/step_4.pt", 4, 0, false}, {"b/step_2.pt", 2, 0, false}};
+  const auto judgement = autopsy::judge(evidence);
+  EXPECT_THAT(autopsy::next_command(evidence, judgement).words, Contains("b.py"));
+  const auto resume =
+      autopsy::resume_from(evidence, judgement, [](const std::string&) { return autopsy::Weights::kSound; });
+  EXPECT_EQ(resume->checkpoint->path, "b/step_2.pt");
+}
+
+TEST(Patterns, where_all_checkpoints_are_later_it_is_said_that_none_is_left) {
+  auto evidence = evidence_of("m.jsonl", "{\"step\":1,\"loss\":2}\n{\"step\":2,\"loss\":NaN}\n");
+  evidence.checkpoints = {{"step_9.pt", 9, 0, false}};
+  const auto resume = autopsy::resume_from(evidence, autopsy::judge(evidence),
+                                           [](const std::string&) { return autopsy::Weights::kSound; });
+  ASSERT_TRUE(resume);
+  EXPECT_EQ(resume->checkpoint, nullptr);
+  EXPECT_THAT(resume->text, HasSubstr("no checkpoint from before it is left"));
 }
 
 }  // namespace

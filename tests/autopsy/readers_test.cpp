@@ -14,6 +14,7 @@ namespace {
 using autopsy::Quantity;
 using autopsy::Unit;
 using ::testing::ElementsAre;
+using ::testing::SizeIs;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -77,12 +78,15 @@ TEST(Readers, wandb_gives_the_command_without_its_secrets) {
                                   bytes_field(5, "abc") + bytes_field(6, "train.py") +
                                   bytes_field(14, "/usr/bin/python3");
   const auto evidence = evidence_of("run-1.wandb", wandb_file({bytes_field(26, environment)}));
-  EXPECT_THAT(evidence.command, ElementsAre("/usr/bin/python3", "train.py", "--lr", "3", "--api-key", "<redacted>"));
+  ASSERT_THAT(evidence.commands, SizeIs(1));
+  EXPECT_THAT(evidence.commands[0].words,
+              ElementsAre("/usr/bin/python3", "train.py", "--lr", "3", "--api-key", "<redacted>"));
 }
 
 TEST(Readers, wandb_metadata_gives_the_command_too) {
   const auto evidence = evidence_of("wandb-metadata.json", R"({"program": "a b.py", "args": ["--x", "\u0041"]})");
-  EXPECT_THAT(evidence.command, ElementsAre("python", "a b.py", "--x", "A"));
+  ASSERT_THAT(evidence.commands, SizeIs(1));
+  EXPECT_THAT(evidence.commands[0].words, ElementsAre("python", "a b.py", "--x", "A"));
 }
 
 TEST(Readers, trainer_state_is_read_and_its_mean_of_the_run_is_not_a_loss) {

@@ -75,8 +75,8 @@ TEST(TextLog, what_is_compared_with_and_the_best_so_far_are_no_curves) {
 
 TEST(TextLog, a_bad_number_under_a_name_that_is_not_known_is_quoted) {
   const auto evidence = evidence_of("stdout.log", "[0/5][50/1583] Loss_D: 1.5 Loss_G: 2.5\n[0/5][51/1583] Loss_D: nan Loss_G: nan\n");
-  EXPECT_EQ(evidence.bad_line, "[0/5][51/1583] Loss_D: nan Loss_G: nan");
-  EXPECT_EQ(evidence_of("stdout.log", "info: nano banana, infinite scroll\n").bad_line, "");
+  EXPECT_EQ(evidence.nan_line.text, "[0/5][51/1583] Loss_D: nan Loss_G: nan");
+  EXPECT_EQ(evidence_of("stdout.log", "info: nano banana, infinite scroll\n").nan_line.text, "");
 }
 
 TEST(TextLog, a_share_of_a_bar_is_no_step) {
@@ -206,10 +206,44 @@ TEST(TextLog, skipped_steps_of_deepspeed_and_apex_are_heard_with_their_scale) {
 }
 
 TEST(TextLog, the_first_line_may_be_the_command_of_a_shell) {
-  EXPECT_THAT(evidence_of("a.log", "$ python train.py --name 'a b'\nstep 1 loss 2\n").command,
+  const auto command = [](const std::string& text) {
+    const auto evidence = evidence_of("a.log", text);
+    return evidence.commands.empty() ? std::vector<std::string>() : evidence.commands[0].words;
+  };
+  EXPECT_THAT(command("$ python train.py --name 'a b'\nstep 1 loss 2\n"),
               ElementsAre("python", "train.py", "--name", "a b"));
-  EXPECT_THAT(evidence_of("a.log", "$ python train.py; rm -rf x\n").command, IsEmpty());
-  EXPECT_THAT(evidence_of("a.log", "step 1 loss 2\n$ python train.py\n").command, IsEmpty());
+  // What a shell takes as a variable is no program.
+  EXPECT_THAT(command("$ OMP_NUM_THREADS=1 python train.py\n"),
+              ElementsAre("env", "OMP_NUM_THREADS=1", "python", "train.py"));
+  EXPECT_THAT(command("$ python train.py; rm -rf x\n"), IsEmpty());
+  EXPECT_THAT(command("step 1 loss 2\n$ python train.py\n"), IsEmpty());
+}
+
+TEST(TextLog, rows_of_evaluation_at_the_step_that_comes_move_no_step) {
+  std::string lines;
+  int step = 0;
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    for (int i = 0; i < 10; ++i)
+      lines += "epoch " + std::to_string(epoch) + " step " + std::to_string(step++) + " loss 2.5\n";
+    lines += "epoch " + std::to_string(epoch) + " step " + std::to_string(step) + " val_loss 2.5\n";
+  }
+  const auto evidence = evidence_of("a.log", lines);
+  EXPECT_EQ(find_series(evidence, "loss")->points.back().at, 29);
+  EXPECT_EQ(find_series(evidence, "val_loss")->points.back().at, 30);
+}
+
+TEST(TextLog, a_bar_beside_trainers_dict_counts_no_batches_of_an_epoch) {
+  const auto evidence = evidence_of(
+      "a.log",
+      " 50%|##| 1000/2000 [..]{'loss': 2.5, 'epoch': 5.0}\n 52%|##| 1050/2000 [..]{'loss': 2.5, 'epoch': 5.25}\n");
+  ASSERT_THAT(evidence.series, SizeIs(1));
+  EXPECT_EQ(evidence.series[0].unit, Unit::kEpoch);
+}
+
+TEST(TextLog, a_loop_of_evaluation_at_the_start_gives_no_length_to_epochs) {
+  const auto evidence = evidence_of(
+      "a.log", "[0][10/50] Test loss 2.3\n[0][100/500] loss 2.5\n[1][100/500] loss 2.5\n[1][10/50] Test loss 2.3\n");
+  EXPECT_EQ(find_series(evidence, "loss")->points.back().at, 600);
 }
 
 TEST(TextLog, a_traceback_gives_exception_and_last_own_frame) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the run ended where no curve says it: stopped_by_check, died_otherwise, healthy.
+// How the run ended where no curve says it: stopped_by_check, noted_by_program, lost_values,
+// died_otherwise, healthy.
 #include "src/autopsy/judge.h"
 #include "src/autopsy/limits.h"
 
@@ -42,13 +43,10 @@ std::optional<Guess> judge_noted_by_program(const Curves& curves) {
   }
   Guess out;
   out.checks = {"the first operation that makes the bad number: a step that is left out hides it from the loss"};
-  const Statement& says = curves.evidence->bad_number;
+  const Statement& says = curves.evidence->said_bad;
   if (!says.text.empty()) {
-    if (curves.loss.there() && curves.loss.series->source == says.source && says.entries_before != 0 &&
-        says.entries_before <= curves.loss.size()) {
-      out.began.unit = curves.loss.series->unit;
-      out.began.last_good = curves.loss.point(says.entries_before - 1).at;
-    }
+    out.began.last_good = curves.position_before(says.source, says.entries_before);
+    if (out.began.last_good) out.began.unit = curves.loss.series->unit;
     out.evidence.push_back({"the log says: " + says.text, says.source});
     return out;
   }
@@ -109,7 +107,6 @@ std::optional<Guess> judge_lost_values(const Curves& curves) {
 
 std::optional<Guess> judge_healthy(const Curves& curves) {
   if (curves.any_bad() || !curves.loss.there() || !curves.evidence->tracebacks.empty()) return std::nullopt;
-  if (judge_lost_values(curves) || judge_noted_by_program(curves)) return std::nullopt;
   Guess out;
   out.confidence = Confidence::kLikely;
   const Point& last = curves.loss.point(curves.loss.size() - 1);
@@ -126,10 +123,10 @@ std::optional<Guess> judge_healthy(const Curves& curves) {
     out.checks = {"the learning rate and its warm-up"};
   }
   // A number under another name may be what matters, and may not.
-  if (!curves.evidence->bad_line.empty()) {
+  const Statement& line = curves.evidence->nan_line;
+  if (!line.text.empty()) {
     out.confidence = Confidence::kPossible;
-    out.evidence.push_back(
-        {"a line holds a bad number that is not judged: " + curves.evidence->bad_line, curves.loss.series->source});
+    out.evidence.push_back({"a line holds a bad number that is not judged: " + line.text, line.source});
     out.checks.emplace_back("whether that number goes into training");
   }
   return out;

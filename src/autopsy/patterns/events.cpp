@@ -57,7 +57,7 @@ std::optional<Guess> judge_after_resume(const Curves& curves) {
   const Curve* curve = first_bad_of(curves);
   if (curve == nullptr) return std::nullopt;
   const auto restart = curve->restart_before(curve->first_bad);
-  const Statement& says = curves.evidence->resumes;
+  const Statement& says = curves.evidence->said_resume;
   if (!restart && !says.text.empty() && curve->first_bad <= limits::kLater) {
     Guess out;
     out.began = began_at(*curve, curve->first_bad);

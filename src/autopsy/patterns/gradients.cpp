@@ -39,7 +39,9 @@ std::optional<Guess> judge_gradient_only(const Curves& curves) {
     const bool beside = logged != kNoPoint && curves.loss.point(logged).at == at &&
                         is_finite(curves.loss.point(logged).value) && curves.loss.point(logged).value != 0;
     const Growth growth = norm.growth_before(norm.first_bad);
-    out.confidence = beside && growth.ratio < limits::kExplodes ? Confidence::kLikely : Confidence::kPossible;
+    const bool hidden = judge_hidden_by_filter(curves).has_value();  // the loss only seems finite
+    const bool sure = beside && !hidden && growth.ratio < limits::kExplodes;
+    out.confidence = sure ? Confidence::kLikely : Confidence::kPossible;
     out.evidence.push_back(
         {norm.series->name + " was " + number_text(value) + " at " + position_text(norm.series->unit, at),
          norm.series->source});
@@ -53,7 +55,7 @@ std::optional<Guess> judge_gradient_only(const Curves& curves) {
                                   position_text(curves.loss.series->unit, curves.loss.point(curves.loss.first_bad).at),
                               curves.loss.series->source});
     }
-    if (beside) out.unlikely = {"a forward pass that made NaN in that step: its loss was finite"};
+    if (sure) out.unlikely = {"a forward pass that made NaN in that step: its loss was finite"};
   }
   if (named != nullptr) {
     std::string text = "anomaly mode names " + named->backward;

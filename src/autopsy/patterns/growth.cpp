@@ -110,7 +110,7 @@ std::optional<Guess> judge_first_step(const Curves& curves) {
     out.checks = {"the first updates: the optimizer's eps in 16 bits, the learning rate without warm-up",
                   "the first gradients: a square root of 0, a norm of 0"};
   }
-  if (!curves.evidence->resumes.text.empty()) {  // it did not begin from nothing
+  if (!curves.evidence->said_resume.text.empty()) {  // it did not begin from nothing
     out.confidence = Confidence::kPossible;
     out.unlikely.clear();
   }

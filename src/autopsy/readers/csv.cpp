@@ -79,8 +79,11 @@ void read_csv(std::string_view file, std::string_view path, EvidenceBuilder& out
     }
     names.push_back(name_of(trimmed(cell), path));
   }
+  std::size_t short_rows = 0;
   const auto read_into = [&](LogRows& rows) {
+    short_rows = 0;
     for (std::string_view rest = file; next_line(rest, line);) {
+      if (trimmed(line).empty()) continue;
       std::size_t column = 0;
       for (bool more = true; column < names.size() && next_cell(line, parts, cell, more); ++column) {
         if (const auto number = number_in(cell, parts)) {
@@ -90,12 +93,14 @@ void read_csv(std::string_view file, std::string_view path, EvidenceBuilder& out
         }
       }
       rows.end();
+      short_rows += column < names.size() ? 1u : 0u;
     }
   };
-  LogRows survey;
-  read_into(survey);
-  LogRows rows(out, survey.kinds());
-  read_into(rows);
+  read_table(out, read_into);
+  if (short_rows != 0) {
+    out.set_damage(std::to_string(short_rows) + (short_rows == 1 ? " row has" : " rows have") +
+                   " fewer cells than its head has names");
+  }
 }
 
 }  // namespace nanhunt::autopsy

@@ -15,14 +15,12 @@ std::string bad_json(std::size_t at) {
   return "it is no valid JSON at byte " + std::to_string(at) + ": the rest was not read";
 }
 
-bool says_split(std::string_view key) { return key == "mode" || key == "split" || key == "phase" || key == "stage"; }
-
 void add_value(LogRows& rows, std::string_view path, const LooseValue& value) {
   if (value.kind == LooseValue::Kind::kNumber) {
     rows.add(path, value.number);
   } else if (value.kind == LooseValue::Kind::kText) {
     if (const auto number = parse_number(value.text)) rows.add(path, *number);
-    if (says_split(path) && means_evaluation(value.text)) rows.set_evaluation();
+    if (names_split(path) && means_evaluation(value.text)) rows.set_evaluation();
   } else if (value.text == "null" || value.text == "None") {
     rows.add_missing(path);
   }
@@ -105,10 +103,7 @@ void read_json_lines(std::string_view file, std::string_view, EvidenceBuilder& o
       if (bad++ == 0) first_bad = lines;
     }
   };
-  LogRows survey;
-  read_into(survey);
-  LogRows rows(out, survey.kinds());
-  read_into(rows);
+  read_table(out, read_into);
   if (bad != 0) {
     out.set_damage(std::to_string(bad) + " lines are no valid JSON, the first of them line " +
                    std::to_string(first_bad));

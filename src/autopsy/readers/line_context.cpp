@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "src/autopsy/log_bytes.h"
 #include "src/autopsy/readers/log_row.h"
 
 namespace nanhunt::autopsy {
@@ -27,6 +28,20 @@ bool has_bad_word(std::string_view line) {
   return false;
 }
 
+// Whether what follows a phrase makes it the name of an option or of a count of none: " count: 0", ": False".
+bool is_setting(std::string_view rest) {
+  std::size_t at = 0;
+  while (at < rest.size() && (is_alphabetic(rest[at]) || rest[at] == ' ' || rest[at] == '_')) ++at;
+  if (at == rest.size() || (rest[at] != ':' && rest[at] != '=')) return false;
+  rest = trimmed(rest.substr(at + 1));
+  for (const std::string_view value : {"false", "true", "none", "off", "on", "no", "yes", "0"}) {
+    if (!rest.starts_with(value)) continue;
+    const std::string_view behind = rest.substr(value.size());
+    if (behind.empty() || (!is_alphabetic(behind[0]) && !is_digit(behind[0]) && behind[0] != '.')) return true;
+  }
+  return false;
+}
+
 std::string_view word_at(std::string_view line, std::size_t at) {
   std::size_t end = at;
   while (end < line.size() && is_alphabetic(line[end])) ++end;
@@ -35,12 +50,6 @@ std::string_view word_at(std::string_view line, std::size_t at) {
 
 }  // namespace
 
-std::string lower_case(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return out;
-}
-
 bool has_word(std::string_view text, std::string_view word) {
   const auto is_part = [](char c) {
     return (c >= 'a' && c <= 'z') || is_digit(c) || std::string_view("_/\\-").find(c) != std::string_view::npos;
@@ -48,7 +57,10 @@ bool has_word(std::string_view text, std::string_view word) {
   for (std::size_t at = text.find(word); at != std::string_view::npos; at = text.find(word, at + 1)) {
     const std::size_t end = at + word.size();
     const bool suffix = end + 1 < text.size() && text[end] == '.' && is_alphabetic(text[end + 1]);  // "inf.yaml"
-    const bool left = at == 0 || !is_part(text[at - 1]);
+    // "--grad-clip=inf" is an argument.
+    const std::size_t space = text.find_last_of(" \t\"'(", at);
+    const bool argument = text.substr(space == std::string_view::npos ? 0 : space + 1).starts_with("--");
+    const bool left = !argument && (at == 0 || !is_part(text[at - 1]));
     if (left && !suffix && (end == text.size() || !is_part(text[end]))) return true;
   }
   return false;
@@ -73,12 +85,6 @@ std::string take_rank(std::string_view& line) {
   if (!rest.empty()) rest.remove_prefix(1);
   line = rest;
   return rank;
-}
-
-bool means_evaluation(std::string_view word) {
-  static constexpr std::string_view kWords[] = {"val",        "valid",      "validate", "validation", "eval",
-                                                "evaluation", "evaluating", "test",     "testing",    "validating"};
-  return std::find(std::begin(kWords), std::end(kWords), lower_case(word)) != std::end(kWords);
 }
 
 bool speaks_of_evaluation(std::string_view line) {
@@ -113,17 +119,24 @@ bool is_conditional(std::string_view line) {
 bool states_bad_number(std::string_view line) {
   if (!has_bad_word(line)) return false;
   const std::string text = lower_case(line);
-  if (!has_any_of(text, {"nan", "inf", "not finite", "non-finite"})) return false;
-  if (is_conditional(text) || has_any_of(text, {"no nan", "not nan", "without nan", "check for", "checking for",
-                                                "nan or inf check", "detect_anomaly"})) {
+  if (is_conditional(text) || has_word(text, "enabled") || has_word(text, "disabled") ||
+      has_any_of(text, {"no nan", "not nan", "without nan", "check for", "checking for", "nan or inf check",
+                        "detect_anomaly"})) {
     return false;
   }
-  return has_any_of(
-      text, {"loss is nan",   "loss is inf",         "loss is not finite", "nan loss",         "non-finite loss",
-             "infinite loss", "infinite or nan",     "loss became nan",    "gradient is nan",  "gradients are nan",
-             "nan gradient",  "non-finite gradient", "nan in gradient",    "nan or inf found", "inf or nan found",
-             "found nan",     "returned nan",        "result nan",         "nan detected",     "nan encountered",
-             "nan in loss",   "nan values in",       "nans in loss",       "nan in the loss"});
+  static constexpr std::string_view kPhrases[] = {
+      "loss is nan",   "loss is inf",         "loss is not finite", "nan loss",         "non-finite loss",
+      "infinite loss", "infinite or nan",     "loss became nan",    "gradient is nan",  "gradients are nan",
+      "nan gradient",  "non-finite gradient", "nan in gradient",    "nan or inf found", "inf or nan found",
+      "found nan",     "returned nan",        "result nan",         "nan detected",     "nan encountered",
+      "nan in loss",   "nan values in",       "nans in loss",       "nan in the loss"};
+  return std::any_of(std::begin(kPhrases), std::end(kPhrases), [&](std::string_view phrase) {
+    const std::size_t at = text.find(phrase);
+    if (at == std::string_view::npos) return false;
+    const std::string_view before = std::string_view(text).substr(0, at);
+    const bool none = before == "0 " || before.ends_with(" 0 ") || before.ends_with(":0 ");
+    return !none && !is_setting(std::string_view(text).substr(at + phrase.size()));
+  });
 }
 
 }  // namespace nanhunt::autopsy

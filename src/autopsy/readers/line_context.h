@@ -12,8 +12,6 @@ namespace nanhunt::autopsy {
 // none.
 std::string take_rank(std::string_view& line);
 
-// "val", "Validation", "test" and their like.
-bool means_evaluation(std::string_view word);
 // "[val] epoch 1 ...", "Valid: loss=...", "Epoch(val) [1]", "Test set: Average loss: ...".
 bool speaks_of_evaluation(std::string_view line);
 
@@ -23,7 +21,6 @@ bool is_conditional(std::string_view line);
 bool states_bad_number(std::string_view line);
 
 inline bool is_digit(char c) { return c >= '0' && c <= '9'; }
-std::string lower_case(std::string_view text);
 // Whether a word stands in `text` on its own, and is no part of a path: "nan" in "loss is nan", not in "/data/nan/x".
 bool has_word(std::string_view text, std::string_view word);
 

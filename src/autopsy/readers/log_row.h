@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,6 +20,7 @@ namespace nanhunt::autopsy {
 // like write NaN for what a row does not have.
 struct RowKinds {
   bool both = false, training_alone = false, evaluation_alone = false;
+  std::size_t rows_with_training = 0;  // up to the last that has a finite number of training
 
   bool parted() const { return !both && training_alone && evaluation_alone; }
 };
@@ -41,9 +43,9 @@ class LogRows {
   const RowKinds& kinds() const { return kinds_; }
 
  private:
-  double position_of(double step, double epoch);
+  double position_of(double step, double epoch, bool trains);
   double position_of(const Progress& progress, double epoch);
-  void hand_over();
+  void hand_over(bool trains);
 
   struct Meaning {
     std::optional<Unit> unit;
@@ -60,17 +62,22 @@ class LogRows {
     Quantity quantity;
     std::string name;
     double value;
-    bool stands_for_nothing = false;
+    bool is_filler = false;
   };
   std::vector<Value> values_;
   std::vector<std::string> missing_;
   std::optional<Progress> progress_;
   double step_ = kUnknown, epoch_ = kUnknown, given_ = kUnknown;
-  int step_rank_ = 0;  // how surely step_ counts the run's steps
+  int step_priority_ = 0;  // how surely step_ counts the run's steps
   double last_step_ = kUnknown, last_epoch_ = kUnknown, offset_ = 0;
   double named_epoch_ = kUnknown, first_epoch_ = kUnknown, epoch_length_ = kUnknown, last_position_ = 0;  // of progress
+  bool last_trains_ = false;
   std::uint64_t entries_ = 0;
+  std::size_t rows_ = 0;
 };
+
+// A table read twice, for what kinds of rows it has is known at its end alone. `read` hands over every row.
+void read_table(EvidenceBuilder& out, const std::function<void(LogRows&)>& read);
 
 // The next line of `text` without its end, at most a mebibyte of it; a line ends at \n, \r or the end.
 bool next_line(std::string_view& text, std::string_view& line);

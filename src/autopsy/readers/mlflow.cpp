@@ -9,9 +9,9 @@
 namespace nanhunt::autopsy {
 
 void read_mlflow_metric(std::string_view file, std::string_view path, EvidenceBuilder& out) {
-  constexpr std::string_view kFolder = "metrics/";
-  const std::size_t folder = path.rfind(kFolder);
-  if (folder != std::string_view::npos) path.remove_prefix(folder + kFolder.size());
+  constexpr std::string_view kFolder = "/metrics/";
+  const std::size_t folder = path.find(kFolder);
+  path.remove_prefix(folder != std::string_view::npos ? folder + kFolder.size() : kFolder.size() - 1);
   for (std::string_view line; next_line(file, line);) {
     const std::size_t first = line.find(' '), last = line.rfind(' ');
     if (first == std::string_view::npos || first == last) continue;

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <string>
 
+#include "src/autopsy/log_bytes.h"
+
 namespace nanhunt::autopsy {
 namespace {
 
@@ -14,26 +16,21 @@ bool ends_with_any(std::string_view path, std::initializer_list<std::string_view
   return false;
 }
 
-std::string_view file_of(std::string_view path) {
-  const std::size_t slash = path.rfind('/');
-  return slash == std::string_view::npos ? path : path.substr(slash + 1);
-}
-
 bool is_called(std::string_view path, std::initializer_list<std::string_view> names) {
-  const std::string_view name = file_of(path);
+  const std::string_view name = file_name_of(path);
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 // MLflow keeps a file for each metric, called as the metric, "train/loss" in a folder "train".
 bool is_mlflow_metric(std::string_view path) {
   const bool below = path.starts_with("metrics/") || path.find("/metrics/") != std::string_view::npos;
-  return below && file_of(path).find('.') == std::string_view::npos;
+  return below && file_name_of(path).find('.') == std::string_view::npos;
 }
 
 constexpr Reader kReaders[] = {
     {"trainer_state.json", [](std::string_view path) { return is_called(path, {"trainer_state.json"}); }, false,
      read_trainer_state},
-    {"TensorBoard", [](std::string_view path) { return file_of(path).find("tfevents") != std::string_view::npos; },
+    {"TensorBoard", [](std::string_view path) { return file_name_of(path).find("tfevents") != std::string_view::npos; },
      false, read_tensorboard},
     {"W&B", [](std::string_view path) { return path.ends_with(".wandb"); }, false, read_wandb},
     {"W&B metadata", [](std::string_view path) { return is_called(path, {"wandb-metadata.json"}); }, false,
@@ -71,9 +68,13 @@ constexpr Reader kReaders[] = {
 
 }  // namespace
 
+std::string_view file_name_of(std::string_view path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string_view::npos ? path : path.substr(slash + 1);
+}
+
 const Reader* find_reader(std::string_view path) {
-  std::string lower(path);
-  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  const std::string lower = lower_case(path);
   for (const Reader& reader : kReaders) {
     if (reader.claims(lower)) return &reader;
   }

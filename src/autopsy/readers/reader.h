@@ -12,11 +12,12 @@ namespace nanhunt::autopsy {
 struct Reader {
   std::string_view format;
   bool (*claims)(std::string_view path);  // lower case; below the run folder, or the file's name alone
-  bool by_lines;                          // of a large one the first and the last lines say most
+  bool by_lines;                          // text: read as UTF-8, and of a large one both ends
   // What is wrong with the file is said by set_damage(); what was read before that stays.
   void (*read)(std::string_view file, std::string_view path, EvidenceBuilder& out);
 };
 
+std::string_view file_name_of(std::string_view path);
 // The first that claims the file, or none.
 const Reader* find_reader(std::string_view path);
 // What is on stdin, or was named as a traceback.

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "src/autopsy/log_bytes.h"
 #include "src/autopsy/loose_json.h"
 #include "src/autopsy/readers/line_context.h"
 #include "src/autopsy/readers/log_row.h"
@@ -92,21 +93,21 @@ class KnownNames {
 // Where a number ends that has commas between its thousands: "1,130", "4,200.5". One comma without a point behind its
 // digits may also be a decimal comma, but in a count.
 std::size_t end_of_thousands(std::string_view line, std::size_t at, std::size_t end, bool is_count) {
-  const auto is_digit = [&](std::size_t i) { return i < line.size() && line[i] >= '0' && line[i] <= '9'; };
+  const auto digit_at = [&](std::size_t i) { return i < line.size() && is_digit(line[i]); };
   if (end - at > 3) return end;
   for (std::size_t i = at; i < end; ++i)
-    if (!is_digit(i)) return end;
+    if (!digit_at(i)) return end;
   std::size_t last = end, groups = 0;
-  while (last < line.size() && line[last] == ',' && is_digit(last + 1) && is_digit(last + 2) && is_digit(last + 3) &&
-         !is_digit(last + 4)) {
+  while (last < line.size() && line[last] == ',' && digit_at(last + 1) && digit_at(last + 2) && digit_at(last + 3) &&
+         !digit_at(last + 4)) {
     last += 4;
     ++groups;
   }
-  const bool point = groups != 0 && last < line.size() && line[last] == '.' && is_digit(last + 1);
+  const bool point = groups != 0 && last < line.size() && line[last] == '.' && digit_at(last + 1);
   if (!is_count && groups < 2 && !point) return end;
   if (point) {
     ++last;
-    while (is_digit(last)) ++last;
+    while (digit_at(last)) ++last;
   }
   return last;
 }
@@ -192,7 +193,7 @@ bool read_dict(std::string_view line, LogRows& rows) {
     const auto number =
         value.kind == LooseValue::Kind::kNumber ? std::optional(value.number) : parse_number(value.text);
     if (number && values.size() < 1024) values.emplace_back(path, *number);
-    if (path == "mode" || path == "split" || path == "phase") evaluation = evaluation || means_evaluation(value.text);
+    evaluation = evaluation || (names_split(path) && means_evaluation(value.text));
   });
   if (!end.whole || values.empty()) return false;
   if (summary) return true;
@@ -225,6 +226,14 @@ bool read_scaler_message(std::string_view line, EvidenceBuilder& out) {
   if (!is_finite(after)) after = number_after(line, "loss scale to");
   out.add_skipped(after);
   return true;
+}
+
+// "CUDA_VISIBLE_DEVICES=0" before a command, for which no program is needed but a shell, or env.
+bool is_assignment(std::string_view word) {
+  const std::size_t equals = word.find('=');
+  return equals != std::string_view::npos && equals != 0 && is_letter(word[0]) &&
+         std::all_of(word.begin(), word.begin() + static_cast<std::ptrdiff_t>(equals),
+                     [](char c) { return is_letter(c) || is_digit(c); });
 }
 
 // "$ python train.py --lr 3": words as a shell parts them, without its expansions.
@@ -260,6 +269,7 @@ std::vector<std::string> command_in(std::string_view line) {
   }
   if (quote != '\0') return {};
   if (inside) words.push_back(std::move(word));
+  if (!words.empty() && is_assignment(words.front())) words.insert(words.begin(), "env");
   return words;
 }
 
@@ -292,17 +302,20 @@ void read_text_log(std::string_view file, std::string_view, EvidenceBuilder& out
   for (std::string_view line; next_line(file, line);) {
     if (line.find('\x1b') != std::string_view::npos) line = plain = without_colour(line);
     if (!trimmed(line).empty() && std::exchange(first, false)) out.set_command(command_in(line));
-    if (tracebacks.take(line) || read_scaler_message(line, out)) continue;
     std::string rank = take_rank(line);
+    if (tracebacks.take(line) || read_scaler_message(line, out)) continue;
     if (streams.size() >= kMostRanks && !streams.contains(rank)) rank.clear();
     LogRows& rows = streams.try_emplace(rank, out, RowKinds{}, rank).first->second;
     const bool bad_number = holds_bad_number(line);
     if (holds_no_results(line, bad_number)) continue;
-    if (says_resumes(line)) out.add_resumes(trimmed(line));
-    if (states_bad_number(line)) out.add_bad_number(trimmed(line));
-    if (bad_number) out.note_bad_line(trimmed(line));
-    if (!table.take(line, rows) && !read_dict(line, rows)) read_named_numbers(line, names, rows);
-    if (const auto progress = find_progress(line)) rows.set_progress(*progress);
+    if (says_resumes(line)) out.note(&Evidence::said_resume, trimmed(line));
+    if (states_bad_number(line)) out.note(&Evidence::said_bad, trimmed(line));
+    if (bad_number) out.note(&Evidence::nan_line, trimmed(line));
+    if (!table.take(line, rows) && !read_dict(line, rows)) {
+      read_named_numbers(line, names, rows);
+      // A bar beside a dict of Trainer's counts the steps of the run, not of an epoch.
+      if (const auto progress = find_progress(line)) rows.set_progress(*progress);
+    }
     if (speaks_of_evaluation(line)) rows.set_evaluation();
     if (is_table_line(line)) continue;  // its row goes on
     if (rows.end()) tracebacks.end_message();

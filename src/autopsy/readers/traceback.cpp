@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "src/autopsy/log_bytes.h"
 #include "src/autopsy/readers/line_context.h"
 #include "src/autopsy/readers/log_row.h"
 #include "src/core/text.h"
@@ -158,12 +159,8 @@ bool TracebackLines::begins(std::string_view line) {
 }
 
 bool TracebackLines::take(std::string_view line) {
-  // torchrun, Ray and others put the process before each line.
-  if (line.starts_with("[rank")) {
-    const std::size_t end = line.find("]: ");
-    if (end != std::string_view::npos && end < 16) line.remove_prefix(end + 3);
-  }
   if (begins(line)) return true;
+  // Ray and others put the process before each line.
   if (!prefix_.empty() && line.starts_with(prefix_)) line.remove_prefix(prefix_.size());
   const bool indented = line.starts_with(" ") || line.starts_with("\t");
   switch (within_) {

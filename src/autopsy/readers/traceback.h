@@ -14,7 +14,7 @@ namespace nanhunt::autopsy {
 class TracebackLines {
  public:
   explicit TracebackLines(EvidenceBuilder& out) : out_(&out) {}
-  // True where the line belongs to a traceback.
+  // True where the line, without its rank, belongs to a traceback.
   bool take(std::string_view line);
   void end_message();  // what comes now is no part of an exception's message
   void end();          // of the text
@@ -30,7 +30,7 @@ class TracebackLines {
   EvidenceBuilder* out_;
   Traceback now_, forward_;  // forward_: of anomaly mode, the call that made what backward failed on
   std::string code_;         // the last line of code in it
-  std::string prefix_;       // what a launcher puts before each line: "[rank0]: "
+  std::string prefix_;       // what a launcher puts before each line: "(TrainWorker pid=12) "
   std::string message_;      // lines of it after the first, and the first
   Within within_ = Within::kNothing;
 };

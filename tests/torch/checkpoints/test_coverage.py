@@ -113,10 +113,10 @@ def test_what_is_not_judged_stands_in_the_headline_and_alone_is_inconclusive(tmp
     assert done.stdout.startswith("clean: only 1 of 3 tensors judged and sound; 2 not judged, first storage (")
     torch.save({"n": torch.arange(3), "w": torch.ones(3)}, tmp_path / "x.pt")
     said = nanhunt("check", tmp_path / "x.pt").stdout
-    assert said.startswith("clean: 2 tensors judged, all of them sound (1 of integers, which hold no NaN)\n")
+    assert said.startswith("clean: 2 tensors judged, all of them sound (1 that can hold no NaN)\n")
     torch.save({"n": torch.arange(3)}, tmp_path / "x.pt")
     said = nanhunt("check", tmp_path / "x.pt").stdout
-    assert said.startswith("clean: 1 tensor of integers alone, which hold no NaN\n")
+    assert said.startswith("clean: 1 tensor that can hold no NaN\n")
 
 
 @BOTH
@@ -154,9 +154,11 @@ def test_a_quantised_tensor_is_judged_by_its_scales(tmp_path, channels, planted)
         q = torch._make_per_tensor_quantized_tensor(torch.ones(4, dtype=torch.int8), math.nan if planted else 0.1, 0)
     torch.save({"q": q}, tmp_path / "x.pt")
     status, answer = check(tmp_path / "x.pt")
-    coverage = {key: answer["coverage"][key] for key in ("judged", "integers", "not_judged")}
+    coverage = {key: answer["coverage"][key] for key in ("judged", "always_finite", "not_judged")}
     assert coverage == (
-        {"judged": 1, "integers": 2, "not_judged": 0} if channels else {"judged": 0, "integers": 1, "not_judged": 0}
+        {"judged": 1, "always_finite": 2, "not_judged": 0}
+        if channels
+        else {"judged": 0, "always_finite": 1, "not_judged": 0}
     )
     expected = "nonfinite-tensor" if channels else "nonfinite-scale"
     assert (status, ids(answer)) == ((1, [expected]) if planted else (0, []))
@@ -225,7 +227,7 @@ def test_a_diff_of_one_byte_formats_compares_values(tmp_path):
 def test_fp4_holds_no_nan(tmp_path):
     torch.save({"w": torch.full((4, 4), 0x77, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)}, tmp_path / "x.pt")
     status, answer = check(tmp_path / "x.pt")
-    assert (status, answer["coverage"]["integers"], answer["coverage"]["not_judged"]) == (0, 1, 0)
+    assert (status, answer["coverage"]["always_finite"], answer["coverage"]["not_judged"]) == (0, 1, 0)
 
 
 @BOTH
@@ -234,6 +236,6 @@ def test_int8_weights_are_judged_by_the_scale_beside_them(tmp_path, planted):
     scale = torch.tensor([0.1, math.nan if planted else 0.2])
     save_file({"w": torch.ones(2, 8, dtype=torch.int8), "w_scale": scale}, tmp_path / "x.safetensors")
     status, answer = check(tmp_path / "x.safetensors")
-    assert (status, answer["coverage"]["judged"], answer["coverage"]["integers"]) == (int(planted), 1, 1)
+    assert (status, answer["coverage"]["judged"], answer["coverage"]["always_finite"]) == (int(planted), 1, 1)
     if not planted:
-        assert answer["headline"] == "2 tensors judged, all of them sound (1 of integers, which hold no NaN)"
+        assert answer["headline"] == "2 tensors judged, all of them sound (1 that can hold no NaN)"

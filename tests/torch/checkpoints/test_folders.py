@@ -133,8 +133,10 @@ def test_a_folder_without_a_number_beside_a_series_is_judged(tmp_path, name, pla
     (tmp_path / "runs").mkdir()
     expected = {"checkpoint-200": "clean", "checkpoint-100": "clean", name.split("/")[0]: WORDS[planted]}
     status, found = judged(tmp_path)
-    assert (status, list(found.items())) == (0, list(expected.items()))  # the newest decides
-    assert ("fault         best" in nanhunt("check", tmp_path).stdout) == (planted and "best" in name)
+    assert (status, list(found.items())) == (int(planted), list(expected.items()))
+    said = nanhunt("check", tmp_path).stdout
+    beside = f"; {name.split('/')[0]} beside it is bad" if planted else ""
+    assert said.startswith(f"{WORDS[planted]}: the newest of 3 checkpoints is good: checkpoint-200{beside}\n")
 
 
 @BOTH

@@ -54,13 +54,6 @@ std::string unread_words(const Judged& one) {
   return fmt::format("{}, first {} ({})", count, printable(tensor.name), printable(tensor.dtype_name));
 }
 
-bool is_partly_judged(const Judged& one) {
-  const auto& notes = one.checkpoint.notes;
-  return one.judgement.not_judged > 0 || std::any_of(notes.begin(), notes.end(), [](const checkpoint::Note& note) {
-           return note.kind == checkpoint::NoteKind::kNotRead;
-         });
-}
-
 std::string headline_of(const Judged& one) {
   const Judgement& j = one.judgement;
   const Finding* first = j.findings.empty() ? nullptr : &j.findings.front();
@@ -81,12 +74,12 @@ std::string headline_of(const Judged& one) {
   if (one.status == "inconclusive")
     return j.not_judged == 0 ? "nothing could be judged: " + all + " found"
                              : "nothing could be judged that can hold a NaN: " + unread_words(one) + " of " + all;
-  const std::string integers =
-      j.integers == 0 ? "" : fmt::format(" ({} of integers, which hold no NaN)", format_count(j.integers));
-  const std::string rest = is_partly_judged(one) ? "; not all of it was read" : "";
-  if (j.not_judged == 0 && j.judged == 0) return all + " of integers alone, which hold no NaN" + rest;
-  if (j.not_judged == 0) return all + " judged, all of them sound" + integers + rest;
-  return fmt::format("only {} of {} judged and sound{}; {}", format_count(j.judged + j.integers), all, integers,
+  const std::string finite =
+      j.always_finite == 0 ? "" : fmt::format(" ({} that can hold no NaN)", format_count(j.always_finite));
+  const std::string rest = one.judgement.partly_judged ? "; not all of it was read" : "";
+  if (j.not_judged == 0 && j.judged == 0) return all + " that can hold no NaN" + rest;
+  if (j.not_judged == 0) return all + " judged, all of them sound" + finite + rest;
+  return fmt::format("only {} of {} judged and sound{}; {}", format_count(j.judged + j.always_finite), all, finite,
                      unread_words(one));
 }
 
@@ -153,8 +146,9 @@ std::string dtypes_text(const Judgement& judgement) {
 
 std::string coverage_text(const Judged& one) {
   const Judgement& j = one.judgement;
-  std::string text = fmt::format("\n  Judged {} of {}", reports::plural(j.judged + j.integers, "tensor", "tensors"),
-                                 format_count(one.checkpoint.tensors.size()));
+  std::string text =
+      fmt::format("\n  Judged {} of {}", reports::plural(j.judged + j.always_finite, "tensor", "tensors"),
+                  format_count(one.checkpoint.tensors.size()));
   std::size_t shown = 0;
   if (j.not_judged > 0) text += "; not judged:";
   text += "\n";
@@ -266,7 +260,7 @@ json to_json(const Judged& one, bool full) {
               {"coverage",
                {{"tensors", one.checkpoint.tensors.size()},
                 {"judged", one.judgement.judged},
-                {"integers", one.judgement.integers},
+                {"always_finite", one.judgement.always_finite},
                 {"not_judged", one.judgement.not_judged},
                 {"unread", unread}}}};
   if (full) out["tensors"] = tensors;
@@ -282,15 +276,22 @@ struct Row {
 // Newest first.
 struct Series {
   std::vector<Row> rows;
-  int exit_status = kDone;                            // of the newest
+  int exit_status = kDone;                            // of the newest, or of a bad one without a number
   std::optional<std::size_t> newest_good, first_bad;  // `first_bad`: the oldest fault after the newest good one
+  std::optional<std::size_t> bad_beside;              // "best_model", which is older or newer than none
 
   void add(const Judged& one) {
     if (!newest_good && one.exit_status == kDone) newest_good = rows.size();
     if (!newest_good && one.exit_status == kFoundFault) first_bad = rows.size();
-    rows.push_back({one.path, one.status, one.headline, is_partly_judged(one)});
+    rows.push_back({one.path, one.status, one.headline, one.judgement.partly_judged});
     if (rows.size() == 1) exit_status = one.exit_status;
+    const std::string last = name(rows.size() - 1);
+    const bool numbered = last.find_first_of("0123456789") != std::string::npos;
+    if (rows.size() == 1 || numbered || one.exit_status != kFoundFault || bad_beside) return;
+    bad_beside = rows.size() - 1;
+    exit_status = kFoundFault;
   }
+  const std::string& status() const { return rows[exit_status == kFoundFault ? bad_beside.value_or(0) : 0].status; }
   // Without the folder that all of them share.
   std::string name(std::size_t i) const { return printable(std::filesystem::path(rows[i].path).filename().string()); }
   std::string judged_name(std::size_t i) const {
@@ -300,13 +301,14 @@ struct Series {
 
 std::string series_headline(const Series& series) {
   const std::string all = reports::plural(series.rows.size(), "checkpoint", "checkpoints");
-  const std::string& status = series.rows[0].status;
+  const std::string& status = series.status();
+  const std::string beside = series.bad_beside ? "; " + series.name(*series.bad_beside) + " beside it is bad" : "";
   if (series.newest_good == std::size_t{0})
-    return fmt::format("{}: the newest of {} is good: {}", status, all, series.judged_name(0));
+    return fmt::format("{}: the newest of {} is good: {}{}", status, all, series.judged_name(0), beside);
   const std::string good =
       series.newest_good ? "newest good one " + series.judged_name(*series.newest_good) : "none is good";
   const std::string bad = series.first_bad ? ", first bad one " + series.name(*series.first_bad) : "";
-  return fmt::format("{}: of {}, {}{}", status, all, good, bad);
+  return fmt::format("{}: of {}, {}{}{}", status, all, good, bad, beside);
 }
 
 // The newest, and those around the place where they turned bad.
@@ -315,7 +317,8 @@ std::string series_rows(const Series& series) {
   std::string text;
   std::size_t left_out = 0;
   for (std::size_t i = 0; i < series.rows.size(); ++i) {
-    const bool near = i < 3 || (i + 3 > turn && i < turn + 3) || series.rows.size() <= kMaxSeriesRows;
+    const bool near =
+        i < 3 || i == series.bad_beside || (i + 3 > turn && i < turn + 3) || series.rows.size() <= kMaxSeriesRows;
     if (!near) {
       ++left_out;
       continue;
@@ -346,9 +349,9 @@ std::string series_json(const std::string& place, const Series& series, const js
   const json answer = {{"schema", "nanhunt.checkpoint"},
                        {"schema_version", 1},
                        {"path", reports::json_text(place)},
-                       {"status", series.rows[0].status},
+                       {"status", series.status()},
                        {"exit_status", series.exit_status},
-                       {"headline", reports::json_text(series.rows[0].headline)},
+                       {"headline", reports::json_text(series.rows[series.bad_beside.value_or(0)].headline)},
                        {"newest_good", path_of(series.newest_good)},
                        {"first_bad", path_of(series.first_bad)},
                        {"checkpoints", all}};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // nanhunt autopsy: what the logs of a run say that was not watched, and the command that proves it.
+#include <filesystem>
 #include <string>
 #include <utility>
 
@@ -8,7 +9,9 @@
 #include "src/autopsy/judge.h"
 #include "src/checkpoint/folders.h"
 #include "src/checkpoint/judge.h"
+#include "src/checkpoint/read_file.h"
 #include "src/checkpoint/statistics.h"
+#include "src/core/text.h"
 #include "tools/nanhunt/checkpoints/checkpoint_place.h"
 #include "tools/nanhunt/terminal.h"
 #include "tools/nanhunt/verb.h"
@@ -27,6 +30,11 @@ class AutopsyVerb final : public Verb {
   }
 
   int run() override {
+    if (place_ != "-" && !std::filesystem::is_directory(place_) &&
+        checkpoint::file_kind(place_) != checkpoint::FileKind::kNone) {
+      say(place_ + " is a checkpoint. See what is in it: nanhunt check " + shell_word(place_));
+      return kUnreadable;
+    }
     autopsy::Evidence evidence;
     if (place_ == "-") {
       const Status added = autopsy::add_stdin(evidence);
@@ -40,9 +48,14 @@ class AutopsyVerb final : public Verb {
       const Status added = autopsy::add_text_file(traceback_, evidence);
       if (!added) return cannot_read(added);
     }
+    if (evidence.sources.empty() && std::filesystem::exists(place_ + "/run.json")) {
+      say(place_ + " is a run that was watched. See what was found: nanhunt report " + shell_word(place_));
+      return kUnreadable;
+    }
     if (evidence.sources.empty()) {
       say(place_ +
-          " holds no log that is read: trainer_state.json, TensorBoard or W&B files, .csv, .jsonl, .log, .out, .txt. "
+          " holds no log that is read: trainer_state.json, TensorBoard, W&B or MLflow files, .csv, .tsv, .jsonl, .log, "
+          ".out, .txt. "
           "Text under another name: nanhunt autopsy - < FILE");
       return kUnreadable;
     }
@@ -59,10 +72,11 @@ class AutopsyVerb final : public Verb {
  private:
   static autopsy::Weights weights_of(const std::string& path) {
     const auto read = checkpoint::read_checkpoint(path);
-    if (!read) return autopsy::Weights::kNotJudged;
+    if (!read) return autopsy::Weights::kUnreadable;
     const auto judged = checkpoint::judge(*read, checkpoint::compute_statistics(*read, checkpoint_progress(path)));
     if (judged.count(checkpoint::Severity::kFault) > 0) return autopsy::Weights::kBad;
-    if (judged.damaged || judged.not_judged > 0 || !judged.conclusive()) return autopsy::Weights::kNotJudged;
+    if (judged.damaged) return autopsy::Weights::kUnreadable;
+    if (judged.partly_judged || !judged.conclusive()) return autopsy::Weights::kNotJudged;
     return autopsy::Weights::kSound;
   }
 
