@@ -69,7 +69,9 @@ std::string read_text(const Evidence& evidence) {
     if (source.damage.empty()) continue;
     if (damaged++ == 0) first = source.path + ": " + source.damage;
   }
-  if (damaged != 0) text += std::string(text.empty() ? "" : "; ") + "damaged: " + std::to_string(damaged) + " (" + first + ")";
+  if (damaged != 0) {
+    text += std::string(text.empty() ? "" : "; ") + "damaged: " + std::to_string(damaged) + " (" + first + ")";
+  }
   if (evidence.cut) text += "; more than is read was there";
   return text;
 }

@@ -100,11 +100,14 @@ std::optional<Resume> resume_from(const Evidence& evidence, const Judgement& jud
   }
   std::stable_sort(before.begin(), before.end(),
                    [](const Checkpoint* a, const Checkpoint* b) { return a->step > b->step; });
+  const auto full_path = [&](const Checkpoint& one) {
+    return evidence.place.empty() ? one.path : evidence.place + "/" + one.path;
+  };
   Resume out;
   std::string newer;
   for (const Checkpoint* one : before) {
     out.checkpoint = one;
-    out.weights = out.bad.size() < kMostJudged ? judge(one->path) : Weights::kNotJudged;
+    out.weights = out.bad.size() < kMostJudged ? judge(full_path(*one)) : Weights::kNotJudged;
     if (out.weights != Weights::kBad && out.weights != Weights::kUnreadable) break;
     out.bad.push_back(one->path);
     out.checkpoint = nullptr;
@@ -118,7 +121,7 @@ std::optional<Resume> resume_from(const Evidence& evidence, const Judgement& jud
                               : "no checkpoint from before it is sound, the newest is " + before.front()->path;
     return out;
   }
-  const std::string path = evidence.place.empty() ? out.checkpoint->path : evidence.place + "/" + out.checkpoint->path;
+  const std::string path = full_path(*out.checkpoint);
   out.text = "resume from " + path + " (saved at step " + std::to_string(out.checkpoint->step);
   if (began->first_bad) out.text += ", before the first bad number, logged at step " + number_text(*began->first_bad);
   out.text += out.weights == Weights::kSound

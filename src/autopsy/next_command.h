@@ -25,7 +25,7 @@ NextCommand next_command(const Evidence& evidence, const Judgement& judgement);
 // What the weights in a checkpoint are, where somebody looked.
 enum class Weights : std::uint8_t { kNotJudged, kSound, kBad, kUnreadable };
 std::string_view weights_word(Weights weights);
-using JudgeWeights = std::function<Weights(const std::string& path)>;  // path below the run folder
+using JudgeWeights = std::function<Weights(const std::string& path)>;  // path of a checkpoint
 
 struct Resume {
   const Checkpoint* checkpoint = nullptr;  // none: all of them are bad, or none is left

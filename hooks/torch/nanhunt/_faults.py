@@ -32,10 +32,15 @@ _SHARE = 0.01
 _CLIP = 300
 
 
+def printable(text: str) -> str:
+    """Nothing in it can steer a terminal."""
+    return "".join(ch if ch.isprintable() else "?" for ch in text)
+
+
 def _line(finding: Finding, step: str, run: str, rank: int, world: int) -> str:
-    """One line, with nothing in it that could steer a terminal."""
+    """One line, printable."""
     where = f" ({finding.call_site})" if finding.call_site else ""
-    title = "".join(ch if ch.isprintable() else "?" for ch in finding.title + where)
+    title = printable(finding.title + where)
     near = run if is_url(run) else os.path.relpath(run)
     run = run if near.startswith("..") else near
     of_rank = f"rank {rank}, " if world > 1 else ""

@@ -62,8 +62,7 @@ class AutopsyVerb final : public Verb {
     autopsy::join_series(evidence);
     const autopsy::Judgement judgement = autopsy::judge(evidence);
     const int status = exit_status(judgement.outcome);
-    const auto judge_weights = [&](const std::string& path) { return weights_of(place_ + "/" + path); };
-    const auto resume = autopsy::resume_from(evidence, judgement, judge_weights);
+    const auto resume = autopsy::resume_from(evidence, judgement, weights_of);
     if (json_) return print_and_return(autopsy::answer_json(place_, evidence, judgement, resume, status), status);
     return print_and_return(autopsy::answer_text(evidence, judgement, resume, stdout_has_colour(), stdout_width()),
                             status);

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from nanhunt.__main__ import program
+from nanhunt._faults import printable
 
 KEPT = "last-good"
 SECONDS_AT_END = 60.0  # that the end of the program waits for checks that are under way
@@ -63,7 +64,7 @@ class CheckpointGuard:
         self._pid = os.getpid()
         self._closing = False
         self._kept: dict[str, tuple[Path, Path]] = {}  # by series: the program's path, our copy
-        self._told = ""  # at an end: a run that begins again has several
+        self._said = ""  # at an end: a run that begins again has several
         self._lost = 0   # removed or saved over before they were judged and kept, since one was kept
         self.patches: Any = None       # of what saves: saves.py
         self.bad: list[str] = []       # that were found so far
@@ -107,10 +108,10 @@ class CheckpointGuard:
         line = f"last good checkpoint: {names}, kept in {copies}" if names else "no good checkpoint was kept"
         if self._lost:
             line += f"; {self._lost} later ones were removed or saved over before they could be judged and kept"
-        line = _printable(f"nanhunt: {line}")
-        if line != self._told:
+        line = printable(f"nanhunt: {line}")
+        if line != self._said:
             self._say(line)
-        self._told = line
+        self._said = line
 
     def _lose(self) -> None:
         self._lost += 1
@@ -152,7 +153,7 @@ class CheckpointGuard:
                 return  # more of it was saved since it was said
             self.bad.append(str(place))
             answer = _object(done.stdout)
-            headline = _printable(str(answer.get("headline", "it is bad")))[:300]
+            headline = printable(str(answer.get("headline", "it is bad")))[:300]
             good = self._kept.get(series_of(place))
             kept = f"; the last good one is {good[0].name}, kept in {good[1]}" if good is not None else ""
             self._say(f"nanhunt: checkpoint {place}: {headline}{kept}")
@@ -197,11 +198,6 @@ class CheckpointGuard:
         for other in folder.iterdir():
             if other.name != place.name:
                 _remove(other)
-
-
-def _printable(text: str) -> str:
-    """Nothing in it can steer a terminal."""
-    return "".join(ch if ch.isprintable() else "?" for ch in text)
 
 
 def _near(place: Path) -> str:

@@ -13,6 +13,8 @@ import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nanhunt._faults import printable
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -117,7 +119,7 @@ class Trackers:
     def alert(self, finding: Finding) -> None:
         """Of a fault that was found while the run goes on."""
         place = self.session.options.place
-        headline = "".join(ch if ch.isprintable() else "?" for ch in finding.title)[:300]
+        headline = printable(finding.title)[:300]
         text = f"{headline}\n\nnanhunt report {place}\n{place}/report.html"
         if self._find():
             self._each(lambda tracker: tracker.alert(headline, text, finding.step))
