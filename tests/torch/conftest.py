@@ -2,6 +2,7 @@
 """The package from the source tree and the library from the build tree; skipped where there is no PyTorch."""
 from __future__ import annotations
 
+import compileall
 import contextlib
 import os
 import sys
@@ -18,6 +19,10 @@ if "NANHUNT_LIBRARY" not in os.environ:
     for library in build.rglob("libnanhunt.so"):
         os.environ["NANHUNT_LIBRARY"] = str(library)
         break
+
+# Bytecode of the package is made here: where Python is told to write none, each process of a test would spend a second
+# on compiling it anew.
+compileall.compile_dir(ROOT / "hooks" / "torch" / "nanhunt", quiet=2)
 
 collect_ignore_glob: list[str] = []
 try:

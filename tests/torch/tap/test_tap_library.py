@@ -99,7 +99,7 @@ def test_a_cache_that_cannot_be_written_but_has_it_is_used(tmp_path, library):
 def packed(tmp_path):
     """The package as a wheel has it, with the sources of the tap in it."""
     package = tmp_path / "site" / "nanhunt"
-    shutil.copytree(ROOT / "hooks" / "torch" / "nanhunt", package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "hooks" / "torch" / "nanhunt", package)  # bytecode too, as pip makes it
     shutil.copytree(ROOT / "hooks" / "torch" / "tap", package / "tap" / "hooks" / "torch" / "tap")
     (package / "tap" / "include" / "nanhunt").mkdir(parents=True)
     for name in ("c_api.h", "c_adapter.h"):
