@@ -9,6 +9,7 @@ Python where a .pth file imports torch. Scripts end as they would alone: by them
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 import selectors
@@ -24,7 +25,7 @@ _starting = threading.Lock()
 
 
 def command() -> list[str]:
-    """Followed by a script, or -m and a module, and its words. The process behind it ends with the one that asks."""
+    """Followed by a script, -c and its text, or -m and a module, and its words. The process behind it ends with the one that asks."""
     global _at
     with _starting:
         _at = _at or _start()
@@ -76,6 +77,8 @@ def _serve(at: str) -> list[str]:
     import torch  # noqa: F401
     import torch._dynamo  # noqa: F401 - optimizers import it at their first step
 
+    gc.collect()
+    gc.freeze()  # a fork that ends would copy the pages of all that was imported, to collect nothing: most of its time
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(at)
@@ -141,6 +144,11 @@ if __name__ == "__main__":
         _start_up()
         del sys.argv[0]
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    elif sys.argv[0] == "-c":
+        sys.path[0] = ""
+        _start_up()
+        del __file__
+        exec(compile(sys.argv.pop(1), "<string>", "exec"), globals())
     else:
         sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
         _start_up()

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import ready_python
 from hunting import cli
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -18,8 +19,8 @@ PLACES = ["below_autograd", "above_autograd"]
 
 
 def run(code, *words, **environment):
-    done = subprocess.run([sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, timeout=1800,
-                          env={**os.environ, "PYTHONPATH": PATHS, **environment})
+    done = subprocess.run([*ready_python.command(), "-c", code, *map(str, words)], capture_output=True, text=True,
+                          timeout=1800, env={**os.environ, "PYTHONPATH": PATHS, **environment})
     assert done.returncode == 0, done.stderr
     return done.stdout
 

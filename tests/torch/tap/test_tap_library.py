@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import ready_python
 import torch
 from another_pytorch import another_pytorch
 from hunting import cli, needs_cli
@@ -33,7 +34,7 @@ def trained(tmp_path, level="ops", package=ROOT / "hooks" / "torch", **environme
     """A run of TRAIN under a watch: stdout, stderr, folder."""
     watch = f"with nanhunt.watch(out={str(tmp_path / 'run')!r}, level={level!r}, quiet=True):\n"
     code = "import torch, nanhunt\n" + watch + "".join(f"    {line}\n" for line in TRAIN.splitlines())
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=1800,
+    done = subprocess.run([*ready_python.command(), "-c", code], capture_output=True, text=True, timeout=1800,
                           env={**os.environ, "PYTHONPATH": str(package), **environment})
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr, tmp_path / "run"
@@ -74,9 +75,18 @@ def test_without_a_compiler_the_run_goes_on_and_is_told_what_is_not_watched(tmp_
     assert told["verdict"]["status"] == "fault", "what is said to be watched is"
 
 
+def quick_compiler(tmp_path):
+    """One that gives what the real one made of the same sources, headers and flags, without taking half a minute."""
+    compiler = tmp_path / "quick-g++"
+    compiler.write_text(f'#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\ncp -- "{made_tap()}" "$2"\n')
+    compiler.chmod(0o755)
+    return str(compiler)
+
+
 def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, library):
     (tmp_path / "file").write_text("")
-    out, error, run = trained(tmp_path, NANHUNT_CACHE=str(tmp_path / "file" / "cache"))
+    environment = {"NANHUNT_CACHE": str(tmp_path / "file" / "cache"), "CXX": quick_compiler(tmp_path)}
+    out, error, run = trained(tmp_path, **environment)
     assert out == "trained\n" and "compiling the tap" in error and "for this process alone" in error
     assert report(run)["findings"][0]["op"] == "aten::div"
 
@@ -352,7 +362,7 @@ def test_a_cached_tap_that_is_of_no_use_here_is_compiled_anew(tmp_path, library)
     cache.mkdir()
     (cache / made.name).write_bytes(b"of another machine")
     # when a run starts, then one is compiled in its place, and it is used from then on.
-    out, error, run = trained(tmp_path / "1", NANHUNT_CACHE=str(cache))
+    out, error, run = trained(tmp_path / "1", NANHUNT_CACHE=str(cache), CXX=quick_compiler(tmp_path))
     assert out == "trained\n" and error.startswith("nanhunt: compiling the tap")
     assert report(run)["findings"][0]["op"] == "aten::div"
     out, error, run = trained(tmp_path / "2", NANHUNT_CACHE=str(cache))
