@@ -25,7 +25,8 @@ _starting = threading.Lock()
 
 
 def command() -> list[str]:
-    """Followed by a script, -c and its text, or -m and a module, and its words. The process behind it ends with the one that asks."""
+    """Followed by a script, -c and its text, or -m and a module, and its words. The process behind it ends with the
+    one that asks."""
     global _at
     with _starting:
         _at = _at or _start()
