@@ -85,6 +85,8 @@ class Faults:
         self._spent, self._began = 0.0, time.perf_counter()
         self._alerted = False  # trackers get one alert: the first fault
         self._given_up = False  # the last step, which was bad
+        self._asks_always = session.options.level == "ops"
+        self.is_open = self._asks_always  # `after_step` is to be called of the next step, be it healthy
         self._first_seq = 0  # of the step that runs
 
     def _print(self, line: str) -> None:
@@ -92,7 +94,8 @@ class Faults:
             print(f"\n{line}" if _bar_is_shown() else line, file=sys.stderr, flush=True)
 
     def after_step(self, facts: StepFacts, ending: int) -> None:
-        """A step is recorded. Raises SystemExit where the run shall end, and nothing else."""
+        """A step is recorded: one that was not healthy, or each where this `is_open`. Raises SystemExit where the run
+        shall end, and nothing else."""
         session, recorder, options = self.session, self.session.recorder, self.session.options
         bad = self.suspected or facts.loss is not None and not math.isfinite(facts.loss)
         if facts.skipped:
@@ -104,17 +107,17 @@ class Faults:
             self.suspected = False
             return
         try:
-            if options.level == "ops":
+            if self._asks_always:
                 bad = bool(recorder.bad_since(self._first_seq)) or bad
                 self._first_seq = recorder.next_seq()
             self.suspected = False
             # What a program that gives a step up makes of it shows in the next one.
             waits, self._given_up = self._given_up, bool(bad) and ending == lib.BY_NEXT_FORWARD
             bad = waits or bad and not self._given_up
+            self._bad_steps = self._bad_steps + 1 if bad else 0
+            self.is_open = self._asks_always or self._given_up or bool(bad)
             if not bad:
-                self._bad_steps = 0
                 return
-            self._bad_steps += 1
             ends = ending not in (lib.BY_OPTIMIZER, lib.BY_NEXT_FORWARD, lib.BY_FORWARD)
             if session.hurries or len(self._known) >= _LINES or not (ends or self._may_look()):
                 return
@@ -132,6 +135,7 @@ class Faults:
 
     def begin_attempt(self) -> None:
         self.suspected = self._given_up = False
+        self.is_open = self._asks_always
         self._bad_steps = self._first_seq = 0
 
     def _may_look(self) -> bool:

@@ -60,28 +60,31 @@ class Listener:
     def on_root_met(self, call: RootCall) -> None: ...  # of a module that was not called before
     def on_optimizer_met(self, optimizer: torch.optim.Optimizer) -> None: ...  # before it steps for the first time
     def on_root_enter(self, call: RootCall) -> None: ...
-    def on_root_exit(self, call: RootCall, output: Any) -> None: ...  # output None: the call raised, or gave nothing
-    def on_root_exit_unheard(self, output: Any) -> None: ...  # after it, in a step whose operations are not heard
+    # In steps in which Session.hears_exits, or that are not heard. Output None: the call raised, or gave nothing.
+    def on_root_exit(self, call: RootCall, output: Any) -> None: ...
 
     # torch.autograd.backward and Tensor.backward.
     def before_backward(self, tensors: Sequence[torch.Tensor]) -> None: ...
     def before_backward_in_autocast(self, tensors: Sequence[torch.Tensor]) -> None: ...  # before that
     def after_backward_in_step(self) -> None: ...  # of an optimizer: its closure has made the gradients
 
+    # Of a scaler that is enabled, and clipping. Each ends with a result, or with what was raised.
     def before_scale(self, scaler: Any, loss: Any) -> None: ...
-    def after_scale(self, scaler: Any, scaled: Any) -> None: ...
+    def after_scale(self, scaler: Any, loss: Any, scaled: Any, error: BaseException | None) -> None: ...
     def before_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None: ...
-    def after_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer, error: BaseException | None) -> None: ...
-    def before_clip(self, parameters: Sequence[torch.Tensor], name: str, bound: float) -> None: ...
-    def after_clip(self, total_norm: Any) -> None: ...
+    def after_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer, result: None,
+                      error: BaseException | None) -> None: ...
+    def before_clip(self, parameters: Sequence[torch.Tensor], bound: float) -> None: ...
+    def after_clip(self, parameters: Sequence[torch.Tensor], bound: float, total_norm: Any,
+                   error: BaseException | None) -> None: ...
 
     # The boundary: before an optimizer changes parameters. With a scaler: before GradScaler.step, skipped or not.
     def before_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None: ...
     def after_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer, error: BaseException | None) -> None: ...
     def before_step(self, optimizer: torch.optim.Optimizer) -> None: ...
     def after_step(self, optimizer: torch.optim.Optimizer) -> None: ...
-    def before_update(self, scaler: Any) -> None: ...
-    def after_update(self, scaler: Any, error: BaseException | None) -> None: ...
+    def before_update(self, scaler: Any, given: bool) -> None: ...  # given: a new scale
+    def after_update(self, scaler: Any, given: bool, result: None, error: BaseException | None) -> None: ...
 
     # Watch.step: fn is a whole step. Called before it runs; its end is an on_step_end.
     def on_step_begin(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
@@ -117,8 +120,9 @@ class Notifier:
         self._notified: list[Listener] = []
         self._hearers: dict[str, list[tuple[Listener, Callable[..., None]]]] = {}  # of those, by method
         self._hearers_of: list[tuple[list[Listener], dict[str, Any]]] = []  # the same for lists that were told before
-        self.spent_ns = 0      # since the last step's row
-        self.is_timed = False  # what runs is part of what is being timed
+        self.spent_ns = 0  # since the last step's row
+        self.since_ns = 0  # when what runs of ours began, while that is being timed; else 0
+        self._aside = False  # the program's modes are aside while it runs
 
     def failed(self, error: BaseException, where: str) -> None:
         """Something of ours raised."""
@@ -135,24 +139,37 @@ class Notifier:
     modes_aside: Callable[[], AbstractContextManager[object]] = staticmethod(lambda: _nothing)
     modes: tuple[Callable[[], int], Callable[[], int]] = (lambda: 0, lambda: 0)  # how many of either kind are on
 
-    def notify(self, method: str, *args: Any) -> None:
-        """Calls one method of each listener that has one."""
+    def notify(self, method: str, *args: Any, first: Callable[..., Any] | None = None) -> Any:
+        """Calls one method of each listener that has one. `first`: what comes before them; it is given the arguments,
+        and gives those of the method, or None where nobody is called. The time of all of it is our own, and modes of
+        the program are aside. None: that, or `first` has raised."""
         listeners = self.listeners
         hearers = self._hearers.get(method) if listeners is self._notified else None
         if hearers is None:
             hearers = self._find_hearers(method)
-        if not hearers:
-            return
-        began = 0 if self.is_timed else perf_counter_ns()
-        self.is_timed = True
-        dispatch_modes, function_modes = self.modes
-        aside = None
-        # A context costs as much as what is done in it.
-        if self.kernels is not None or dispatch_modes() or function_modes():
-            aside = ExitStack()
-            aside.enter_context(self.own_launches())
-            aside.enter_context(self.modes_aside())
+        if first is None and not hearers:
+            return None
+        aside, is_outermost = None, not self._aside
+        was_timed, self.since_ns = self.since_ns, self.since_ns or perf_counter_ns()
         try:
+            if is_outermost:
+                self._aside = True
+                dispatch_modes, function_modes = self.modes
+                # A context costs as much as what is done in it.
+                if self.kernels is not None or dispatch_modes() or function_modes():
+                    aside = ExitStack()
+                    aside.enter_context(self.own_launches())
+                    aside.enter_context(self.modes_aside())
+            if first is not None:
+                try:
+                    args = first(*args)
+                except Exception as error:
+                    self.failed(error, method)
+                    return None
+                if args is None:
+                    return None
+                if self.listeners is not listeners:
+                    listeners, hearers = self.listeners, self._find_hearers(method)
             for listener, hear in hearers:
                 if self.listeners is not listeners and listener not in self.listeners:
                     continue  # taken off by one before it, which may have closed the watch
@@ -160,12 +177,15 @@ class Notifier:
                     hear(*args)
                 except Exception as error:
                     self.failed(error, f"{type(listener).__name__}.{method}")
+            return args
         finally:
-            if aside is not None:
-                aside.close()
-            if began:
-                self.is_timed = False
-                self.spent_ns += perf_counter_ns() - began
+            if is_outermost:
+                self._aside = False
+                if aside is not None:
+                    aside.close()
+            if not was_timed:
+                self.spent_ns += perf_counter_ns() - self.since_ns
+                self.since_ns = 0
 
     def _find_hearers(self, method: str) -> list[tuple[Listener, Callable[..., None]]]:
         listeners = self.listeners

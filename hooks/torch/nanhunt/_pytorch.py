@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from types import CodeType
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -69,7 +69,10 @@ def _find(path: str, stand_in: Any, instead: str) -> Any:
 graph_task_id: Callable[[], int] = _find("_C._current_graph_task_id", lambda: -1, "a backward of another thread is "
                                          "not told from one of this thread's")
 tracing_state: Callable[[], Any] = _find("_C._get_tracing_state", lambda: None, "torch.jit.trace is not noticed")
-is_compiling: Callable[[], bool] = _find("compiler.is_compiling", lambda: False, "torch.compile is not noticed")
+# Under torch.compile's tracing it is True; torch.export sets a flag instead. Two facts, for a call costs more.
+is_traced: Callable[[], bool] = _find("compiler.is_dynamo_compiling", lambda: False, "torch.compile is not noticed")
+compiler: Any = torch.compiler if hasattr(torch.compiler, "_is_compiling_flag") else SimpleNamespace(
+    _is_compiling_flag=False)
 is_profiling: Callable[[], bool] = _find("autograd._profiler_enabled", lambda: False, "torch.profiler is not noticed")
 dispatch_modes: Callable[[], int] = _find("_C._len_torch_dispatch_stack", lambda: 0, "dispatch modes are not set aside")
 function_modes: Callable[[], int] = _find("_C._len_torch_function_stack", lambda: 0, "function modes are not set aside")

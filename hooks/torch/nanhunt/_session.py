@@ -99,13 +99,13 @@ class Session(lib.HasState, Notifier):
         self.overran = False         # the step ended at its last boundary: what came since belongs to the next
         self.scaler: Any = None      # last one used in this step
         self.optimizer_ran = False   # the last GradScaler.step called its optimizer's
-        self.scale_was_given = False  # to the last GradScaler.update
         self.exact = False           # inside of Watch.step: only that ends the step
         self.holders = 0             # watches that are open; the last one closes the session
         self.by_command = False      # attached by `nanhunt run`, whose options hold
         self.given: WeakIdDict[str] = WeakIdDict()  # paths of modules, as watch() gave them
         self.met: WeakIdDict[bool] = WeakIdDict()   # roots that were called
         self.mode = StepMode.UNHEARD
+        self.hears_exits = True  # listeners hear where root calls end, in the step that runs
         self.at_open: list[Callable[[], None]] = []  # once there is a recorder
         self.graphs: GraphOpener | None = None  # once a compiled graph is called
         self.places: Places | None = None  # hears of every module call inside a root, where operations are heard
@@ -382,10 +382,12 @@ class Session(lib.HasState, Notifier):
         recorder = self.recorder
         if recorder is None or self.dead:
             return
-        began = perf_counter_ns()
+        began, was_timed = perf_counter_ns(), self.since_ns
         # One op stands for others, a pause of the thread included: never more than there was.
-        before = min(self.spent_ns + self.state.spent_ns, began - self._began_ns)
-        self._began_ns, self.spent_ns, self.state.spent_ns, self.is_timed = began, 0, 0, True
+        before = min(self.spent_ns + (began - was_timed if was_timed else 0) + self.state.spent_ns,
+                     began - self._began_ns)
+        self._began_ns = self.since_ns = began
+        self.spent_ns = self.state.spent_ns = 0
         self.state.phase, self.overran = lib.UPDATE, overran
         facts, step, lr = self.facts, self.state.step, math.nan
         for kept in self._kept:
@@ -424,8 +426,11 @@ class Session(lib.HasState, Notifier):
         self.watch_ns += before
         if step % _NOTES_EVERY == 0:
             self.trackers.log(step)
-        self.faults.after_step(facts, ending)
-        self.spent_ns, self.is_timed = perf_counter_ns() - began, False
+        faults, loss = self.faults, facts.loss
+        if faults.is_open or faults.suspected or facts.skipped or loss is not None and not math.isfinite(loss):
+            faults.after_step(facts, ending)
+        if not was_timed:
+            self.spent_ns, self.since_ns = perf_counter_ns() - began, 0
 
     def _write_step(self, step: int, facts: StepFacts, lr: float, ending: int, message: str, spent_ns: int) -> None:
         if facts.loss is None and ending == lib.BY_OPTIMIZER:  # a NaN would be told as one

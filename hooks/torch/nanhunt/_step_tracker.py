@@ -72,14 +72,16 @@ class StepTracker:
         """The step is over."""
         if self.unsure:
             self.called.clear()
-        if self.passed:
-            self.before, self.last, self.passed = self.last, list(self.passed), {}
-            if len(self.alive) > len(self.last):
-                self.idle = {id(o) for o in self.alive if id(o) not in self.last and (
-                    id(o) in self.idle or id(o) in self.before or any(p.requires_grad for p in _parameters(o)))}
-            else:
-                self.idle = set()
-            self.unsure = len(self.alive) > len(self.last) + len(self.idle)
+        passed = list(self.passed)
+        if not passed:
+            return
+        knows_all = passed == self.last and not self.unsure and not self.idle  # and nobody is new
+        self.before, self.last, self.passed = self.last, passed, {}
+        if not knows_all:
+            alive = list(self.alive)
+            self.idle = {id(o) for o in alive if id(o) not in self.last and (
+                id(o) in self.idle or id(o) in self.before or any(p.requires_grad for p in _parameters(o)))}
+            self.unsure = len(alive) > len(self.last) + len(self.idle)
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

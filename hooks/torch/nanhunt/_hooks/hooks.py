@@ -15,22 +15,22 @@ import torch
 
 from nanhunt import _library as lib
 from nanhunt import _step_judge as steps
-from nanhunt._hooks import calls, compiled, endings, launched_kernels
+from nanhunt._hooks import calls, compiled, endings, launched_kernels, phases
 from nanhunt._hooks.dynamo import hide_function, register_with_dynamo
 from nanhunt._hooks.frames import take_frames_off
 from nanhunt._hooks.functions import function_around
 from nanhunt._hooks.patches import Patches
-from nanhunt._hooks.phases import clip, once, scale, unscale, update
 from nanhunt._hooks.root_names import LOOK_EVERY, TRANSPARENT, forget_parents, name_root
-from nanhunt._hooks.scaler import factor_of, held_back, unread
+from nanhunt._hooks.scaler import factor_of, unread
 from nanhunt._leaves import find_leaves
 from nanhunt._listener import RootCall
 from nanhunt._modes import MODES, modes_aside, without_modes
+from nanhunt._pytorch import compiler as _compiler
 from nanhunt._pytorch import dispatch_modes as _dispatch_modes
 from nanhunt._pytorch import function_modes as _function_modes
 from nanhunt._pytorch import graph_task_id as _graph_task_id
 from nanhunt._pytorch import is_autocast_on
-from nanhunt._pytorch import is_compiling as _is_compiling
+from nanhunt._pytorch import is_traced as _is_traced
 from nanhunt._pytorch import tracing_state as _tracing
 from nanhunt._step_mode import StepMode
 from nanhunt._weak_id_dict import WeakIdDict
@@ -51,6 +51,7 @@ _validating = False            # ... and runs
 _step_of_calls = -1
 _had_backward = False          # since the last root call
 _in_backward = 0
+_phase_before = lib.DATA       # the backward that runs
 # Whether a module has trainable parameters, of its own or below.
 _is_root: WeakIdDict[bool] = WeakIdDict()
 
@@ -70,14 +71,12 @@ def install(session: Session) -> None:
     patch(torch.autograd, "backward", _backward)
     patch(torch.autograd, "grad", _grad)
     scalers = torch.amp.grad_scaler.GradScaler
-    for name, wrapper in _SCALER_METHODS.items():
-        patch(scalers, name, wrapper)
     patch(scalers, "__init__", _scaler_made, trains=False)
-    for kind in _scalers:
+    for kind in (scalers, *_scalers):
         _patch_scaler(kind)
     for name in ("clip_grad_norm_", "clip_grad_value_"):
-        patch(torch.nn.utils.clip_grad, name, clip)
-        patch(torch.nn.utils, name, clip)
+        patch(torch.nn.utils.clip_grad, name, phases.clip)
+        patch(torch.nn.utils, name, phases.clip)
     patch(torch.optim.Optimizer, "__init__", _optimizer_made, trains=False)
     for kind in (torch.optim.Optimizer, torch.nn.Module):
         patch(kind, "zero_grad", _cleared)
@@ -124,18 +123,32 @@ def _forget() -> None:
     forget_parents()
 
 
-def patch(owner: Any, name: str, wrapper: Callable[..., Any], trains: bool = True) -> None:
-    """`trains`: only who trains calls it, so that a call in another thread is training that is not watched."""
+_in_scaler: set[tuple[int, str]] = set()  # a derived method that calls the one it overrides is one call
+
+
+def patch(owner: Any, name: str, wrapper: Callable[..., Any], trains: bool = True, of_scaler: bool = False) -> None:
+    """`trains`: only who trains calls it, so that a call in another thread is training that is not watched. A method
+    `of_scaler` is heard of one that is enabled."""
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def patched(*args: Any, **kwargs: Any) -> Any:
-            if _is_compiling():
+            if _is_traced() or _compiler._is_compiling_flag:
                 return original(*args, **kwargs)
             try:
-                session = _session
-                if session is None or session.threads.watched != _this_thread() and not session.hears(trains):
+                session, key = _session, None
+                if session is None or of_scaler and not (args and getattr(args[0], "_enabled", True)) or (
+                        session.threads.watched != _this_thread() and not session.hears(trains)):
                     return original(*args, **kwargs)
-                return wrapper(session, original, args, kwargs)
+                if of_scaler:
+                    key = id(args[0]), name
+                    if key in _in_scaler:
+                        return original(*args, **kwargs)
+                    _in_scaler.add(key)
+                try:
+                    return wrapper(session, original, args, kwargs)
+                finally:
+                    if key is not None:
+                        _in_scaler.discard(key)
             except BaseException as error:
                 take_frames_off(error)
                 raise
@@ -150,7 +163,7 @@ def _profiler(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def patched(*args: Any, **kwargs: Any) -> Any:
         session = _session
-        if session is not None and session.kernels is not None and not _is_compiling():
+        if session is not None and session.kernels is not None and not _is_traced():
             try:
                 session.kernels.give_way(args[0])
             except Exception as error:
@@ -167,11 +180,12 @@ _call_module: Callable[..., Any] = torch.nn.Module.__call__
 
 @functools.wraps(_call_module)
 def _module_called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+    global _root
     try:
         if _follow.mode == calls.STRAIGHT:
             return _call_module(module, *args, **kwargs)
         session = _session
-        if session is None or _is_compiling() or _tracing() is not None:
+        if session is None or _is_traced() or _compiler._is_compiling_flag or _tracing() is not None:
             return _call_module(module, *args, **kwargs)
         if not (session.threads.trains and session.threads.watched == _this_thread()) and (
                 not _hears_call(session, module)):
@@ -185,17 +199,22 @@ def _module_called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
                 return _call_module(module, *args, **kwargs)
             finally:
                 places.exit()
-        call = (_begin_root(session, module, args, kwargs) if not _dispatch_modes() and not _function_modes() else
-                without_modes(_begin_root, session, module, args, kwargs))
-        if call is None:
+        met = None
+        try:
+            met = session.notify("on_root_enter", session, module, args, kwargs, first=_begin_root)
+        finally:
+            if met is None:  # it is none; or Ctrl-C, or a mistake of ours
+                _root = None
+        if met is None:
             return _call_module(module, *args, **kwargs) if _validated is not module else _validate(
                 session, module, args, kwargs)
         output = None
         try:
+            calls.look_into(session.places)
             output = _call_module(module, *args, **kwargs)
             return output
         finally:
-            _root_left(session, call, output)
+            _root_left(session, met[0], output)
     except BaseException as error:
         take_frames_off(error)
         raise
@@ -243,70 +262,61 @@ def _patch_modules() -> None:
 
 
 def _begin_root(session: Session, module: torch.nn.Module, args: tuple[Any, ...],
-                kwargs: dict[str, Any]) -> RootCall | None:
-    """The call as one of a root; None where it is none."""
+                kwargs: dict[str, Any]) -> tuple[RootCall] | None:
+    """The call as one of a root, for who hears that; None where it is none."""
     global _root, _calls, _step_of_calls, _had_backward, _validated
-    try:
-        if session.tracker.unsure:
-            session.tracker.called.add(module)
-        known = _is_root.get(id(module))
-        trainable, with_gradients = _trainable(module) if known is None else known, torch.is_grad_enabled()
-        function = function_around() if trainable and not with_gradients else ""
-        learns = trainable and (with_gradients or function != "")
-        if session.state.course != lib.TRAINS and session.inference.begins_forward(module, learns, args, kwargs):
-            pass
-        elif not learns:
-            if session.recorder is not None and trainable:
-                session.begins_work(module)
-                session.state.phase = lib.VALIDATION
-                _validated = module
-            return None
-        else:
-            if session.tracker.passed:
-                session.begins_work(module)
-            if session.judge.is_open():
-                if session.updates_by_hand():
-                    session.end_by_hand()
-                elif session.gives_up():
-                    session.unfinished(lib.BY_NEXT_FORWARD)
-        if session.recorder is None and session.open() is None:
-            return None
-        if session.state.step != _step_of_calls:
-            _step_of_calls, _calls, _had_backward = session.state.step, 0, False
-        if _had_backward:
-            session.state.micro_batch += 1
-            _had_backward = False
-        session.judge.enter(steps.FORWARD)
-        met = session.roots.get(id(module))
-        name = met[1] if met is not None and met[0]() is module and session.state.step % LOOK_EVERY else (
-            name_root(session, module))
-        _root = call = RootCall(module, name, args, kwargs, _calls)
-        session.inputs = call.inputs
-        _calls += 1
-        session.state.phase = lib.FORWARD
-        if id(module) not in session.met:
-            session.met.set(module, True)
-            launched_kernels.expect(_watching, _patches.put)
-            session.notify("on_root_met", call)
-        session.notify("on_root_enter", call)
-        calls.look_into(session.places)
-        return call
-    except Exception as error:
-        session.failed(error, "root call")
-        _root = None
+    if session.tracker.unsure:
+        session.tracker.called.add(module)
+    known = _is_root.get(id(module))
+    trainable, with_gradients = _trainable(module) if known is None else known, torch.is_grad_enabled()
+    function = function_around() if trainable and not with_gradients else ""
+    learns = trainable and (with_gradients or function != "")
+    if session.state.course != lib.TRAINS and session.inference.begins_forward(module, learns, args, kwargs):
+        pass
+    elif not learns:
+        if session.recorder is not None and trainable:
+            session.begins_work(module)
+            session.state.phase = lib.VALIDATION
+            _validated = module
         return None
-    except BaseException:  # Ctrl-C
-        _root, _follow.mode = None, calls.ASK
-        raise
+    else:
+        if session.tracker.passed:
+            session.begins_work(module)
+        if session.judge.is_open():
+            if session.updates_by_hand():
+                session.end_by_hand()
+            elif session.gives_up():
+                session.unfinished(lib.BY_NEXT_FORWARD)
+    if session.recorder is None and session.open() is None:
+        return None
+    if session.state.step != _step_of_calls:
+        _step_of_calls, _calls, _had_backward = session.state.step, 0, False
+    if _had_backward:
+        session.state.micro_batch += 1
+        _had_backward = False
+    session.judge.enter(steps.FORWARD)
+    met = session.roots.get(id(module))
+    name = met[1] if met is not None and met[0]() is module and session.state.step % LOOK_EVERY else (
+        name_root(session, module))
+    _root = call = RootCall(module, name, args, kwargs, _calls)
+    session.inputs = call.inputs
+    _calls += 1
+    session.state.phase = lib.FORWARD
+    if id(module) not in session.met:
+        session.met.set(module, True)
+        launched_kernels.expect(_watching, _patches.put)
+        session.notify("on_root_met", call)
+    return call,
 
 
 def _root_left(session: Session, call: RootCall, output: Any) -> None:
     global _root
     _root, _follow.mode = None, calls.ASK
     if session.threads.watched == _this_thread() or session.hears():
-        session.notify("on_root_exit", call, output)
-        if session.mode is StepMode.UNHEARD:
-            session.notify("on_root_exit_unheard", output)
+        if session.places is not None and session.tap is not None:
+            session.tap.exit_root()
+        if session.hears_exits or session.mode is StepMode.UNHEARD:
+            session.notify("on_root_exit", call, output)
         session.state.phase = lib.FORWARD if session.state.course in lib.INFERS else lib.LOSS
         if session.state.course != lib.TRAINS:
             session.notify("on_validated", call.module, output)
@@ -370,17 +380,8 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
         kwargs = {**kwargs, "tensors": tuple(kwargs["tensors"])}
     tensors = args[0] if args else kwargs.get("tensors", ())
     losses = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
-    gradients = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
-    if not _dispatch_modes() and not _function_modes():
-        _begin_backward(session, losses, gradients)
-    else:
-        without_modes(_begin_backward, session, losses, gradients)
-    before, session.state.phase = session.state.phase, lib.BACKWARD
-    if session.places is not None and session.tap is not None:
-        session.tap.begin_backward()
-    if is_autocast_on():
-        session.notify("before_backward_in_autocast", losses)
-    session.notify("before_backward", losses)
+    session.notify("before_backward", session, losses, args[1] if len(args) > 1 else kwargs.get("grad_tensors"),
+                   first=_begin_backward)
     session.judge.enter(steps.LOSS)
     _in_backward += 1
     try:
@@ -399,18 +400,19 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
         _had_backward = True
         if in_step:
             session.notify("after_backward_in_step")
-        session.state.phase = before if before != lib.BACKWARD else lib.LOSS
+        session.state.phase = _phase_before if _phase_before != lib.BACKWARD else lib.LOSS
 
 
-def _begin_backward(session: Session, losses: tuple[Any, ...], gradients: Any) -> None:
-    if session.state.course != lib.TRAINS and _root is None:
-        session.inference.begin_training()
-    if not _in_closure:
-        _steps_of.clear()  # of one that raised
-        _in_graphs.clear()
-    if session.tracker.passed:
-        session.begins_work()
+def _begin_backward(session: Session, losses: tuple[Any, ...], gradients: Any) -> tuple[Any, ...]:
+    global _phase_before
     try:
+        if session.state.course != lib.TRAINS and _root is None:
+            session.inference.begin_training()
+        if not _in_closure:
+            _steps_of.clear()  # of one that raised
+            _in_graphs.clear()
+        if session.tracker.passed:
+            session.begins_work()
         session.drops.notified = False
         if session.drops.began is None and session.recorder is not None:
             session.drops.began = session.recorder.next_seq()
@@ -428,6 +430,14 @@ def _begin_backward(session: Session, losses: tuple[Any, ...], gradients: Any) -
                                  "does)")
     except Exception as error:
         session.failed(error, "what a backward begins from")
+    _phase_before, session.state.phase = session.state.phase, lib.BACKWARD
+    if session.places is not None and session.tap is not None:
+        if session.tap.named_at != session.parameter_names.changes:
+            session.tap.name_parameters()
+        session.tap.begin_backward()
+    if is_autocast_on():
+        session.notify("before_backward_in_autocast", losses)
+    return losses,
 
 
 def _grad(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -436,6 +446,8 @@ def _grad(session: Session, original: Callable[..., Any], args: tuple[Any, ...],
         return original(*args, **kwargs)
     before, session.state.phase = session.state.phase, lib.BACKWARD
     if session.places is not None and session.tap is not None:
+        if session.tap.named_at != session.parameter_names.changes:
+            session.tap.name_parameters()
         session.tap.begin_backward()
     _in_backward += 1
     try:
@@ -460,42 +472,10 @@ def _scaler_made(session: Session, original: Callable[..., Any], args: tuple[Any
 def _patch_scaler(kind: type) -> None:
     for name, wrapper in _SCALER_METHODS.items():
         if callable(vars(kind).get(name)):
-            patch(kind, name, wrapper)
+            patch(kind, name, wrapper, of_scaler=True)
 
 
-_stepping = 0  # inside GradScaler.step
-
-
-def _scaler_step(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    global _stepping
-    scaler = args[0]
-    optimizer = args[1] if len(args) > 1 else kwargs.get("optimizer")
-    session.at_boundary(optimizer)
-    session.notify("before_scaler_step", scaler, optimizer)
-    _stepping += 1
-    session.optimizer_ran = False
-    before, session.state.phase = session.state.phase, lib.UNSCALE  # what it does before the optimizer runs
-    error: BaseException | None = None
-    try:
-        return original(*args, **kwargs)
-    except BaseException as raised:
-        error = raised
-        raise
-    finally:
-        _stepping -= 1
-        session.notify("after_scaler_step", scaler, optimizer, error)
-        session.state.phase = before
-        if error is None:
-            try:
-                skipped = bool(held_back(scaler, optimizer, session.optimizer_ran))  # None: known later
-            except Exception as mistake:
-                session.failed(mistake, "scaler step")
-                skipped = not session.optimizer_ran
-            session.passed_boundary(optimizer, skipped, scaler)
-
-
-_SCALER_METHODS = {"scale": once("scale", scale), "unscale_": once("unscale_", unscale),
-                   "step": once("step", _scaler_step), "update": once("update", update)}
+_SCALER_METHODS = {"scale": phases.scale, "unscale_": phases.unscale, "step": phases.step, "update": phases.update}
 
 
 # Optimizers.
@@ -516,7 +496,7 @@ def _optimizer_made(session: Session, original: Callable[..., Any], args: tuple[
 def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
     """What it returns are the arguments to use instead."""
     session = _session
-    if session is None or _is_compiling():
+    if session is None or _is_traced() or _compiler._is_compiling_flag:
         return None
     if not session.threads.trains:
         session.threads.begin_training()
@@ -532,7 +512,7 @@ def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> An
         session.optimizer_ran = True
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if not callable(closure):
-            _reach_boundary(session, optimizer)
+            session.notify("before_step", session, optimizer, first=_reach_boundary)
             return None
         closure = _with_boundary(session, optimizer, closure)
         return ((args[0], closure, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": closure})
@@ -541,11 +521,11 @@ def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> An
         return None
 
 
-def _reach_boundary(session: Session, optimizer: torch.optim.Optimizer) -> None:
-    if not _stepping and (id(optimizer) in session.tracker.passed or id(optimizer) not in session._used):
+def _reach_boundary(session: Session, optimizer: torch.optim.Optimizer) -> tuple[torch.optim.Optimizer]:
+    if not phases.stepping and (id(optimizer) in session.tracker.passed or id(optimizer) not in session._used):
         session.at_boundary(optimizer)
     session.state.phase = lib.OPTIMIZER
-    session.notify("before_step", optimizer)
+    return optimizer,
 
 
 _in_closure = 0
@@ -572,7 +552,7 @@ def _with_boundary(session: Session, optimizer: torch.optim.Optimizer,
         try:
             if not reached and session.hears():
                 reached = True
-                _reach_boundary(session, optimizer)
+                session.notify("before_step", session, optimizer, first=_reach_boundary)
             session.state.phase = lib.OPTIMIZER
         except Exception as error:
             session.failed(error, "optimizer step")
@@ -583,7 +563,8 @@ def _with_boundary(session: Session, optimizer: torch.optim.Optimizer,
 
 def _after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     session = _session
-    if session is None or _is_compiling() or session.threads.watched != _this_thread() and not session.hears():
+    if session is None or _is_traced() or _compiler._is_compiling_flag or (
+            session.threads.watched != _this_thread() and not session.hears()):
         return
     if id(optimizer) in _in_graphs and id(optimizer) not in _steps_of:
         return  # a hook of PyTorch's around the graph that was its step
@@ -594,7 +575,7 @@ def _after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Non
     try:
         session.notify("after_step", optimizer)
         session.state.phase = lib.DATA
-        if not _stepping:
+        if not phases.stepping:
             session.passed_boundary(optimizer, False, None)
     except Exception as error:
         session.failed(error, "optimizer step")

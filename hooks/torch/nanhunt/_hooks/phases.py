@@ -3,13 +3,13 @@
 the listeners."""
 from __future__ import annotations
 
-import functools
 import inspect
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
 from nanhunt import _library as lib
+from nanhunt._hooks.scaler import held_back
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -25,60 +25,68 @@ def bind(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     return dict(bound.arguments)
 
 
-_in_call: set[tuple[int, str]] = set()  # a derived method that calls the one it overrides is one call
-
-
-def in_phase(session: Session, phase: int, before: tuple[Any, ...],
-              after: Callable[[Any, BaseException | None], tuple[Any, ...]], run: Callable[[], Any]) -> Any:
+def in_phase(session: Session, phase: int, name: str, given: tuple[Any, ...], original: Callable[..., Any],
+             args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Listeners hear before_`name` with what is given, and after_`name` with that, the result and what was raised."""
     was, session.state.phase = session.state.phase, phase
-    session.notify(*before)
+    session.notify(f"before_{name}", *given)
     result, error = None, None
     try:
-        result = run()
+        result = original(*args, **kwargs)
         return result
     except BaseException as raised:
         error = raised
         raise
     finally:
-        session.notify(*after(result, error))
+        session.notify(f"after_{name}", *given, result, error)
         session.state.phase = was
 
 
-def once(name: str, wrapper: Callable[..., Any]) -> Callable[..., Any]:
-    def outermost(session: Session, original: Callable[..., Any], args: tuple[Any, ...],
-                  kwargs: dict[str, Any]) -> Any:
-        key = (id(args[0]) if args else 0, name)
-        if key in _in_call:
-            return original(*args, **kwargs)
-        _in_call.add(key)
-        try:
-            return wrapper(session, original, args, kwargs)
-        finally:
-            _in_call.discard(key)
-
-    return outermost
-
-
 def scale(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    scaler = args[0]
-    loss = args[1] if len(args) > 1 else kwargs.get("outputs")
     session.begins_work()
-    return in_phase(session, lib.SCALE, ("before_scale", scaler, loss), lambda r, e: ("after_scale", scaler, r),
-                     lambda: original(*args, **kwargs))
+    loss = args[1] if len(args) > 1 else kwargs.get("outputs")
+    return in_phase(session, lib.SCALE, "scale", (args[0], loss), original, args, kwargs)
 
 
 def unscale(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    optimizer = args[1] if len(args) > 1 else kwargs.get("optimizer")
+    return in_phase(session, lib.UNSCALE, "unscale", (args[0], optimizer), original, args, kwargs)
+
+
+stepping = 0  # calls that are inside of GradScaler.step
+
+
+def step(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    global stepping
     scaler = args[0]
     optimizer = args[1] if len(args) > 1 else kwargs.get("optimizer")
-    return in_phase(session, lib.UNSCALE, ("before_unscale", scaler, optimizer),
-                     lambda r, e: ("after_unscale", scaler, optimizer, e), lambda: original(*args, **kwargs))
+    session.at_boundary(optimizer)
+    session.notify("before_scaler_step", scaler, optimizer)
+    stepping += 1
+    session.optimizer_ran = False
+    before, session.state.phase = session.state.phase, lib.UNSCALE  # what it does before the optimizer runs
+    error: BaseException | None = None
+    try:
+        return original(*args, **kwargs)
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        stepping -= 1
+        session.notify("after_scaler_step", scaler, optimizer, error)
+        session.state.phase = before
+        if error is None:
+            try:
+                skipped = bool(held_back(scaler, optimizer, session.optimizer_ran))  # None: known later
+            except Exception as mistake:
+                session.failed(mistake, "scaler step")
+                skipped = not session.optimizer_ran
+            session.passed_boundary(optimizer, skipped, scaler)
 
 
 def update(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    scaler = args[0]
-    session.scale_was_given = (args[1] if len(args) > 1 else kwargs.get("new_scale")) is not None
-    result = in_phase(session, lib.UPDATE, ("before_update", scaler), lambda r, e: ("after_update", scaler, e),
-                       lambda: original(*args, **kwargs))
+    given = (args[1] if len(args) > 1 else kwargs.get("new_scale")) is not None
+    result = in_phase(session, lib.UPDATE, "update", (args[0], given), original, args, kwargs)
     session.after_update()
     return result
 
@@ -95,9 +103,6 @@ def clip(session: Session, original: Callable[..., Any], args: tuple[Any, ...], 
         parameters = list(parameters)
         bound["parameters"] = parameters
         args, kwargs = (), bound
-        original = functools.partial(original)
     limit = bound.get("max_norm", bound.get("clip_value", 0.0))
     number = float(limit) if isinstance(limit, (int, float)) else 0.0
-    name = getattr(original, "__name__", "clip_grad")
-    return in_phase(session, lib.CLIP, ("before_clip", parameters, name, number), lambda r, e: ("after_clip", r),
-                     lambda: original(*args, **kwargs))
+    return in_phase(session, lib.CLIP, "clip", (parameters, number), original, args, kwargs)

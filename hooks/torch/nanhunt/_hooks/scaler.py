@@ -150,8 +150,6 @@ def reads_flag_itself(optimizer: Any) -> bool:
 def held_back(scaler: Any, optimizer: Any, ran: bool) -> bool | None:
     """Whether GradScaler.step kept the optimizer from changing anything. `ran`: its step was called. None: only the
     device knows."""
-    if not getattr(scaler, "_enabled", True):
-        return False
     found = found_inf(scaler, optimizer)
     if found is not None:
         return found
@@ -169,7 +167,6 @@ class ScalerWatch(Listener):
     def __init__(self, session: Session) -> None:
         self.session = session
         self._states: dict[int, ScalerState] = {}
-        self._clip_bound = 0.0
         self._in_scaler = 0  # a scaler's own calls of itself
 
     def _event(self, action: int, scaler: Any = None, optimizer: Any = None, known: _Numbers | None = None,
@@ -251,27 +248,23 @@ class ScalerWatch(Listener):
 
     # What happens to it.
     def before_scale(self, scaler: Any, loss: Any) -> None:
-        if not getattr(scaler, "_enabled", True):
-            return
         self._look(scaler)
         session = self.session
         number = peek(loss)
         if number is not None and math.isnan(session.loss):
             session.loss = number
 
-    def after_scale(self, scaler: Any, scaled: Any) -> None:
-        if getattr(scaler, "_enabled", True) and id(scaler) in self._states:
+    def after_scale(self, scaler: Any, loss: Any, scaled: Any, error: BaseException | None) -> None:
+        if id(scaler) in self._states:
             state = self._states[id(scaler)]
             state.versions = _versions(scaler)  # the first call makes its tensors
             self._event(lib.SCALED, scaler)
 
     def before_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
-        if getattr(scaler, "_enabled", True):
-            self._look(scaler)
+        self._look(scaler)
 
-    def after_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer, error: BaseException | None) -> None:
-        if not getattr(scaler, "_enabled", True):
-            return
+    def after_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer, result: None,
+                      error: BaseException | None) -> None:
         if error is not None:
             if not self._in_scaler:  # else the call around it tells
                 self._event(lib.REFUSED, scaler, optimizer, text=str(error))
@@ -279,13 +272,10 @@ class ScalerWatch(Listener):
         self._event(lib.UNSCALED, scaler, optimizer, found_inf=int(found_inf(scaler, optimizer) or False))
 
     def before_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
-        if getattr(scaler, "_enabled", True):
-            self._look(scaler)
-            self._in_scaler += 1
+        self._look(scaler)
+        self._in_scaler += 1
 
     def after_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer, error: BaseException | None) -> None:
-        if not getattr(scaler, "_enabled", True):
-            return
         self._in_scaler = max(0, self._in_scaler - 1)
         if error is not None:
             if not self.session.optimizer_ran:  # else it is the optimizer's own
@@ -324,9 +314,7 @@ class ScalerWatch(Listener):
 
         session.pending.expect(readings.fetches, write)
 
-    def before_update(self, scaler: Any) -> None:
-        if not getattr(scaler, "_enabled", True):
-            return
+    def before_update(self, scaler: Any, given: bool) -> None:
         state = self._look(scaler)
         states = list(getattr(scaler, "_per_optimizer_states", {}).values())
         flags = [flag for its in states for flag in its.get("found_inf_per_device", {}).values()]
@@ -356,14 +344,13 @@ class ScalerWatch(Listener):
 
         self.session.pending.expect(readings.fetches, arrived)
 
-    def after_update(self, scaler: Any, error: BaseException | None) -> None:
-        if not getattr(scaler, "_enabled", True) or id(scaler) not in self._states:
+    def after_update(self, scaler: Any, given: bool, result: None, error: BaseException | None) -> None:
+        if id(scaler) not in self._states:
             return
         if error is not None:
             self._event(lib.REFUSED, scaler, text=str(error))
             return
         state = self._states[id(scaler)]
-        given = self.session.scale_was_given
         scale = getattr(scaler, "_scale", None)
         known = self._read(scaler, state) if given or scale is None or not _device.is_away(scale) else None
         if known is None and state.unread and not _device.is_capturing():  # its rule needs what could not be read
@@ -379,11 +366,9 @@ class ScalerWatch(Listener):
         self.session.pending.later(follow)
         self._event(lib.SET if given else lib.UPDATED, scaler, known=known, dynamic=1, **_options(scaler))
 
-    def before_clip(self, parameters: Sequence[torch.Tensor], name: str, bound: float) -> None:
-        self._clip_bound = bound
-
-    def after_clip(self, total_norm: Any) -> None:
-        norm, bound, session = peek(total_norm), self._clip_bound, self.session
+    def after_clip(self, parameters: Sequence[torch.Tensor], bound: float, total_norm: Any,
+                   error: BaseException | None) -> None:
+        norm, session = peek(total_norm), self.session
         if norm is None and isinstance(total_norm, torch.Tensor) and _device.is_away(total_norm) and (
                 session.open() is not None):
             readings = Readings(session)

@@ -19,6 +19,7 @@ from nanhunt._device_reader import Reading, Readings
 from nanhunt._hooks.scaler import reads_flag_itself
 from nanhunt._step_judge import TRAINED
 from nanhunt._step_mode import StepMode
+from nanhunt._steps.reading import Here
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from nanhunt._steps.step_watch import StepWatch
 
 _Tensor = torch.Tensor
-Here = tuple[list[str], tuple[Sequence[float], Sequence[float]], list[str]]  # gradients of the CPU, as they were read
 SCALER, LATE, SYNC = "the loss scaler's own read", "deferred", "sync"
 WAITS = "waits for the device that the watch has added: in steps that are judged when they end, one each"
 CAPTURED = "steps that are captured into a CUDA graph"
@@ -115,7 +115,7 @@ class DeviceBoundary:
             return self._note(kind, LATE, "steps are judged while the next one runs, nothing is waited for")
         if any(_device.lane_of(d).waits for d in dict.fromkeys(t.device for _, t in away)):
             return self._note(kind, SYNC, "nothing else is known there")
-        if snapshot.scaler is not None and snapshot.scaled and getattr(snapshot.scaler, "_enabled", True):
+        if snapshot.scaler is not None and snapshot.scaled:
             its = [optimizer] if optimizer is not None else self.session._keep
             if not any(reads_flag_itself(one) for one in its):
                 return self._note(kind, SCALER, "nothing is waited for")

@@ -2,6 +2,7 @@
 """Reading gradients, parameters, state and buffers: norms, largest magnitudes, and which are bad."""
 from __future__ import annotations
 
+import ctypes as c
 import weakref
 from array import array
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from nanhunt._tap.tap_build import TapMissing
 from nanhunt._tap.tap_library import load_tap
 
 if TYPE_CHECKING:
+    from nanhunt._recorder import Recorder
     from nanhunt._session import Session
     from nanhunt._tap.values import Values
 
@@ -26,7 +28,8 @@ _Tensor = torch.Tensor
 _PLAIN = (_Tensor, torch.nn.Parameter)
 UNREAD = "unread gradients: their numbers are not in memory as strided tensors"  # the analyzer knows its beginning
 
-
+# Paths, norms and amaxes, and the paths of bad ones.
+Here = tuple[list[str], tuple[Sequence[float], Sequence[float]], list[str]]
 GRADIENTS, WEIGHTS, UNHEARD_WEIGHTS = range(3)  # tap/gradients.h
 
 
@@ -42,6 +45,24 @@ class _Plain:
         self._pairs, self._which, self._others = (array("q", bytes(8 * size)) for size in (2 * n, n, n + 1))
         self._places = [numbers.buffer_info()[0] for numbers in (self._pairs, self._which, self._others)]
         self._collect, self._of = library.gradients, of
+        self._readings, self._bad = (lib.Reading * max(n, 1))(), c.c_size_t()
+        self._at_pairs, self._at_bad = c.c_char_p(self._places[0]), c.byref(self._bad)
+        self._numbers = memoryview(self._readings).cast("B").cast("d")
+
+    def read_norms(self, recorder: Recorder, what: int) -> Here | None:
+        """As `Reader.gradients`; None where some are of another kind."""
+        n = self._collect(self._of, what, *self._places)
+        if self._others[0] >= 0:
+            return None
+        paths = self.paths if n == len(self.paths) else [self.paths[i] for i in self._which[:n]]
+        if not n:
+            return paths, ((), ()), []
+        readings, numbers = self._readings, self._numbers
+        if recorder.slow.nanhunt_read(recorder.handle, self._at_pairs, n, lib.READ_NORM, readings,
+                                      self._at_bad) != lib.OK:
+            recorder.refused += 1
+        bad = [path for path, r in zip(paths, readings) if r.bad] if self._bad.value else []
+        return paths, (numbers[:4 * n:4].tolist(), numbers[1:4 * n:4].tolist()), bad
 
     def read(self, what: int) -> tuple[list[str], array[int], list[tuple[_Tensor, str]]]:
         """Paths of gradients, or weights, address and layout of each, and the parameters whose are of another kind."""
@@ -62,24 +83,21 @@ class Reader:
         self.away: list[tuple[str, _Tensor]] = []  # what the last reading of gradients left on a device
         self.unread = False  # ... it could not read some
 
-    def gradients(self, parameters: Sequence[tuple[_Tensor, str]], weights: bool = False
-                  ) -> tuple[list[str], tuple[Sequence[float], Sequence[float]], list[str]]:
+    def gradients(self, parameters: Sequence[tuple[_Tensor, str]], weights: bool = False) -> Here:
         """Paths, norms and amaxes of all gradients, or weights, and the paths of bad ones: one pass over each. Those
         on a device are left in `away`."""
-        heard = self.session.mode is not StepMode.UNHEARD
+        heard, recorder = self.session.mode is not StepMode.UNHEARD, self.session.recorder
         what = GRADIENTS if not weights else WEIGHTS if heard else UNHEARD_WEIGHTS
-        plain = self._plain if parameters is self._parameters and not self._rest else None
-        paths, pairs, others = plain.read(what) if plain is not None else ([], array("q"), [])
-        hosts: list[_Tensor] = []
-        if plain is None or others:
-            paths, pairs, hosts = self._collect(parameters, what)
-        else:  # the usual case, without a further call
+        assert recorder is not None
+        if self._plain is not None and parameters is self._parameters and not self._rest:
             self.away, self.unread = [], False
+            found = self._plain.read_norms(recorder, what)  # the usual case
+            if found is not None:
+                return found
+        paths, pairs, hosts = self._collect(parameters, what)
         n = len(paths)
         if not n:
             return paths, ((), ()), []
-        recorder = self.session.recorder
-        assert recorder is not None
         readings, bad = recorder.read(pairs, lib.READ_NORM)
         del hosts
         numbers = memoryview(readings).cast("B").cast("d")

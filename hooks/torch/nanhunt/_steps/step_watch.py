@@ -15,14 +15,14 @@ import torch
 from nanhunt import _library as lib
 from nanhunt._device import is_away
 from nanhunt._hooks.scaler import peek
-from nanhunt._listener import Listener
+from nanhunt._listener import Listener, RootCall
 from nanhunt._nested import tensors_in
 from nanhunt._pytorch import no_torch_function
 from nanhunt._step_judge import CLIPPED, READS_AGAIN, SCALE_APPLIED, SCALED, SUSPECT, TRAINED, UNSCALED
 from nanhunt._step_mode import StepMode
 from nanhunt._steps.bad_steps import BadSteps, Norms, StepSnapshot
-from nanhunt._steps.device_boundary import DeviceBoundary, Here
-from nanhunt._steps.reading import Reader
+from nanhunt._steps.device_boundary import DeviceBoundary
+from nanhunt._steps.reading import Here, Reader
 from nanhunt._steps.validation import Validation
 from nanhunt._tap.tap_library import unheard
 
@@ -66,9 +66,10 @@ class StepWatch(Listener):
         self._scaler: Any = None
 
     # Root calls.
-    def on_root_exit_unheard(self, output: Any) -> None:
-        with no_torch_function():  # a subclass of the user's is not asked
-            self._returned = [weakref.ref(t) for _, t in tensors_in(output) if t.numel() == 1]
+    def on_root_exit(self, call: RootCall, output: Any) -> None:
+        if self.session.mode is StepMode.UNHEARD:
+            with no_torch_function():  # a subclass of the user's is not asked
+                self._returned = [weakref.ref(t) for _, t in tensors_in(output) if t.numel() == 1]
 
     # Backward.
     def before_backward(self, tensors: Sequence[_Tensor]) -> None:
@@ -104,8 +105,6 @@ class StepWatch(Listener):
 
     # Losses.
     def before_scale(self, scaler: Any, loss: Any) -> None:
-        if not getattr(scaler, "_enabled", True):
-            return
         self._scaler = scaler
         self.session.judge.enter(SCALE_APPLIED)
         if isinstance(loss, _Tensor):
@@ -134,13 +133,14 @@ class StepWatch(Listener):
     def before_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
         self._boundary(optimizer)
 
-    def after_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer, error: BaseException | None) -> None:
+    def after_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer, result: None,
+                      error: BaseException | None) -> None:
         self.session.judge.enter(UNSCALED)
 
     def on_drop(self) -> None:
         self._boundary()
 
-    def before_clip(self, parameters: Sequence[_Tensor], name: str, bound: float) -> None:
+    def before_clip(self, parameters: Sequence[_Tensor], bound: float) -> None:
         self._boundary()
         self.session.judge.enter(CLIPPED)
 
@@ -160,7 +160,10 @@ class StepWatch(Listener):
     def parameters(self) -> list[tuple[_Tensor, str]]:
         """Of all roots and optimizers."""
         session = self.session
-        key = [session.parameter_names.changes, len(session.roots), len(session.threads.others), len(session._used)]
+        others = session.threads.others
+        key: list[Any] = [session.parameter_names.changes, len(session.roots)]
+        if others:
+            key += -1, len(others), len(session._used)
         for kept in session._kept:
             optimizer = kept()
             if optimizer is not None:
@@ -193,8 +196,8 @@ class StepWatch(Listener):
             return
         if session.pending.items:
             session.pending.poll()
-        facts = session.facts
-        paths, words, bad = self._reader.gradients(self.parameters())
+        facts, parameters = session.facts, self.parameters()
+        paths, words, bad = self._reader.gradients(parameters)
         facts.unread = facts.unread or self._reader.unread
         if self._reader.away:
             try:
@@ -208,7 +211,7 @@ class StepWatch(Listener):
                 again = reads == READS_AGAIN
                 grows = self.weigh(facts, step, paths, words, bool(session.judge.facts() & SCALED), again)
                 if not again and self.weights_are_due(step, grows):
-                    paths, words, bad_weights = self._reader.gradients(self.parameters(), weights=True)
+                    paths, words, bad_weights = self._reader.gradients(parameters, weights=True)
                     self.keep_weights(step, paths, words, bad_weights)
             if bad or self._was_bad:
                 self.note_gradients(step, facts, bad)

@@ -46,7 +46,7 @@ class LastingWatch(Listener):
         self._pass_on(self.values.tensors_of_root(call.module, call.name).plain, _LOOK)
 
     def begin_held_step(self, step: int) -> None:
-        self.prepares = step < _EVERY or (step + 1) % _EVERY == 0
+        self.prepares = self.session.hears_exits = step < _EVERY or (step + 1) % _EVERY == 0
         self.compares = (step <= _EVERY or step % _EVERY == 0) and (
             self.session.options.budget is None or self._seen_in >= step - 1)
 
@@ -60,8 +60,9 @@ class LastingWatch(Listener):
         if self.prepares:
             self._pass_on(tensors.plain, _WRITTEN)
 
-    def leave_root(self, call: RootCall) -> None:
-        self._pass_on(self.values.tensors_of_root(call.module, call.name).buffers, _WRITTEN)
+    def on_root_exit(self, call: RootCall, output: Any) -> None:
+        if self.prepares and self.session.places is not None:
+            self._pass_on(self.values.tensors_of_root(call.module, call.name).buffers, _WRITTEN)
 
     def look_at_leaves(self) -> None:
         self._pass_on(self._leaves(), _LOOK)

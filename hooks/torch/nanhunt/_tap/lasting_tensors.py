@@ -92,15 +92,14 @@ def _sizes(optimizer: torch.optim.Optimizer) -> list[int]:
 
 
 def _all(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    states: Any = optimizer.state
     found: list[Any] = []
     for group in optimizer.param_groups:
-        for p in group["params"]:
-            found.append(p)
-            state = states.get(p)
-            if state:
-                found += state.values()
-    return [t if type(t) in PLAIN else local(t) for t in found if isinstance(t, torch.Tensor)]
+        found += group["params"]
+    states: Any = optimizer.state
+    for state in states.values():
+        if type(state) is dict or isinstance(state, dict):
+            found += state.values()
+    return [t if type(t) in PLAIN else local(t) for t in found if type(t) in PLAIN or isinstance(t, torch.Tensor)]
 
 
 class ModuleTensors:
@@ -140,12 +139,15 @@ def _of_modules(root: torch.nn.Module) -> list[torch.Tensor]:
     parameters: list[Any] = []
     buffers: list[Any] = []
     todo, seen = [root], {id(root)}
-    while todo:
-        held = todo.pop().__dict__
-        parameters += held["_parameters"].values()
-        buffers += held["_buffers"].values()
-        for module in held["_modules"].values():
-            if module is not None and id(module) not in seen:
-                seen.add(id(module))
-                todo.append(module)
+    for module in todo:
+        held = module.__dict__
+        if held["_parameters"]:
+            parameters += held["_parameters"].values()
+        if held["_buffers"]:
+            buffers += held["_buffers"].values()
+        if held["_modules"]:
+            for inner in held["_modules"].values():
+                if inner is not None and id(inner) not in seen:
+                    seen.add(id(inner))
+                    todo += inner,
     return [t for t in (*parameters, *buffers) if t is not None]

@@ -48,16 +48,25 @@ class Marks(Listener):
         if self.marked.get(id(call.module)) is not tensors:
             self.marked[id(call.module)] = tensors
             tap.mark_set(tensors.marked.handle, tensors.kinds.buffer_info()[0], len(tensors.kinds))
-        kinds, texts, addresses, parts = array("q"), array("q"), array("q"), []
-        with no_torch_function():  # a subclass of the user's is not asked
-            for path, t in call.tensors:
-                if path not in self._inputs:
-                    self._inputs[path] = tap.text(f"input {path}")
-                texts.append(self._inputs[path])
-                kinds.append(lib.MARK_BATCH if t.is_floating_point() else lib.MARK_LABEL)
-                parts.append(t if type(t) in PLAIN else local(t))
-                addresses.append(parts[-1]._cdata)
-            tap.mark_at(kinds.buffer_info()[0], texts.buffer_info()[0], addresses.buffer_info()[0], len(kinds), False)
+        kinds: list[int] = []
+        texts: list[int] = []
+        addresses: list[int] = []
+        parts: list[torch.Tensor] = []  # they live until they are marked
+        for path, t in call.tensors:
+            if path not in self._inputs:
+                self._inputs[path] = tap.text(f"input {path}")
+            if type(t) in PLAIN:
+                is_floating = t.is_floating_point()
+            else:
+                with no_torch_function():  # a subclass of the user's is not asked
+                    is_floating, t = t.is_floating_point(), local(t)
+            kinds += lib.MARK_BATCH if is_floating else lib.MARK_LABEL,
+            texts += self._inputs[path],
+            parts += t,
+            addresses += t._cdata,
+        words = array("q", (*kinds, *texts, *addresses))
+        at, size = words.buffer_info()[0], words.itemsize * len(kinds)
+        tap.mark_at(at, at + size, at + 2 * size, len(kinds), False)
 
     def on_validated(self, module: torch.nn.Module, output: Any) -> None:
         if self.session.state.held:

@@ -58,13 +58,6 @@ class OpsLevel(Listener):
                 lasting.look_at_root(call)
             tap.look_at_copies()
 
-    def on_root_exit(self, call: RootCall, output: Any) -> None:
-        tap = self.session.tap
-        if tap is not None and self.session.places is not None:
-            tap.exit_root()
-            if self.lasting.prepares:
-                self.lasting.leave_root(call)
-
     def on_step_begin(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tap = self._on()
         if tap is not None:
@@ -85,7 +78,7 @@ class OpsLevel(Listener):
             self.values.checked = None
             tap.owners(self.values.tensors_of(optimizer).owned.handle)
 
-    def before_clip(self, parameters: Sequence[torch.Tensor], name: str, bound: float) -> None:
+    def before_clip(self, parameters: Sequence[torch.Tensor], bound: float) -> None:
         names = self.session.parameter_names
         if self.session.tap is not None:
             tap = self.session.tap
@@ -93,7 +86,8 @@ class OpsLevel(Listener):
             clipped = TensorSet(owned, [tap.text(names.get(id(p), "")) for p in owned])
             tap.owners(clipped.handle)
 
-    def after_clip(self, total_norm: Any) -> None:
+    def after_clip(self, parameters: Sequence[torch.Tensor], bound: float, total_norm: Any,
+                   error: BaseException | None) -> None:
         if self.session.tap is not None:
             self.session.tap.owners(None)
 

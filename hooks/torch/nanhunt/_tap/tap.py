@@ -86,12 +86,13 @@ class Tap:
         self.misses_subclasses = not self.library.hears_python()  # ops on a subclass of Tensor pass it by
         self.is_on = False
         self._thread = 0
-        self._named = -1  # changes of the names of parameters that it knows
+        self.named_at = -1  # changes of the names of parameters that it knows
         self._bind()
 
     # Functions of the library, of this tap: no frame of Python's is in between. Once it is closed they do nothing.
     enter_root: Callable[[int], None]    # the path of the root
     exit_root: Callable[[], None]
+    begin_backward: Callable[[], None]   # once it knows the names of parameters
     begin_step: Callable[[], None]       # what the step before the last claimed is forgotten
     look_at_copies: Callable[[], None]   # of parameters, that last: whether nobody wrote to them
     release_hosts: Callable[[], None]
@@ -114,9 +115,9 @@ class Tap:
 
     def _bind(self) -> None:
         self.mark_at = functools.partial(self.library.mark, self.handle)
-        for name in ("mark_set", "enter_root", "exit_root", "begin_step", "look_at_copies", "release_hosts", "forget",
-                     "hold", "hand_over", "settle", "owners", "is_late_here", "deliver_late", "drop_late",
-                     "launch_looks"):
+        for name in ("mark_set", "enter_root", "exit_root", "begin_backward", "begin_step", "look_at_copies",
+                     "release_hosts", "forget", "hold", "hand_over", "settle", "owners", "is_late_here", "deliver_late",
+                     "drop_late", "launch_looks"):
             setattr(self, name, functools.partial(getattr(self.library, name), self.handle))
 
     def close(self) -> None:
@@ -163,14 +164,13 @@ class Tap:
         self.library.use(self.handle, c.addressof(state))
 
     # Places.
-    def begin_backward(self) -> None:
+    def name_parameters(self) -> None:
+        """By the names that the session has for them now."""
         names = self._session.parameter_names
-        if names.changes != self._named:
-            self._named = names.changes
-            items = list(names.items_alive())
-            named, copies = self.named(items), array("q", [self.text(f"copy of {path}") for _, path in items])
-            self.library.parameters(self.handle, named.tensors, named.texts, copies.buffer_info()[0], named.count)
-        self.library.begin_backward(self.handle)
+        self.named_at = names.changes
+        items = list(names.items_alive())
+        named, copies = self.named(items), array("q", [self.text(f"copy of {path}") for _, path in items])
+        self.library.parameters(self.handle, named.tensors, named.texts, copies.buffer_info()[0], named.count)
 
     def named(self, items: Sequence[tuple[torch.Tensor, str]]) -> Named:
         text = self._recorder.text

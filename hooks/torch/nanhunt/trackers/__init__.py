@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 AUTO, OFF = "auto", "off"
 KINDS = ("wandb_run", "mlflow_run", "trackio_run", "tensorboard_writer", "logger", "function")
+_finds: list[Callable[[], list[Tracker]]] = []  # of each kind, once they are imported
 _LARGEST = {True: 65504.0, False: 3.4028234663852886e38}  # finite number, of fp16 and of the wider formats
 
 
@@ -45,7 +46,9 @@ def tracker_of(given: Any) -> Tracker:
 
 def open_trackers() -> list[Tracker]:
     """Those that the program has open now."""
-    return [one for kind in KINDS for one in getattr(import_module(f"nanhunt.trackers.{kind}"), "find", list)()]
+    if not _finds:
+        _finds.extend(getattr(import_module(f"nanhunt.trackers.{kind}"), "find", list) for kind in KINDS)
+    return [one for find in _finds for one in find()]
 
 
 class Trackers:
