@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,7 +80,7 @@ class Deaths:
         if name not in self._answers:
             self.folder(name).mkdir()
             for _ in range(2 if name == "resumed_without_rate" else 1):
-                done = subprocess.run([sys.executable, *self.program(name)], capture_output=True, text=True,
+                done = subprocess.run([*ready_python.command(), *self.program(name)], capture_output=True, text=True,
                                       timeout=TIMEOUT, env=environment(), check=False)  # fmt: skip
             if DEATHS[name].prints:
                 text = f"$ python {' '.join(self.program(name))}\n{done.stdout}{done.stderr}"

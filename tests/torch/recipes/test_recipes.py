@@ -7,13 +7,15 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import ready_python
 from hunting import cli, needs_cli, with_package
 
-pytestmark = [pytest.mark.usefixtures("library"), needs_cli]
+pytestmark = [pytest.mark.usefixtures("library", "ray_folder"), needs_cli]
 HERE = Path(__file__).resolve().parent
 BESIDE = Path(sys.prefix) / "beside"  # what tools/fetch_torch keeps from the other packages
 TIMEOUT = 1800  # ends what hangs
@@ -41,16 +43,25 @@ RECIPES = (
 )
 
 
+@pytest.fixture
+def ray_folder(monkeypatch):
+    """A folder of Ray's own, so that it joins no cluster of another test. Its name is short: sockets lie in it."""
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        monkeypatch.setenv("RAY_TMPDIR", folder)
+        yield
+
+
 def run(recipe: Recipe, folder: Path, *words: str) -> tuple[int, dict]:
     beside = BESIDE / recipe.name
     for package in (*recipe.packages, "transformers"):
         if importlib.util.find_spec(package) is None and not (beside / package).is_dir():
             pytest.skip(f"{package} is not installed")
-    environment = {**with_package(), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder),
-                   "RAY_TMPDIR": "/tmp"}
+    environment = {**with_package(), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder)}
     if beside.is_dir():
         environment["PYTHONPATH"] = os.pathsep.join([str(beside), environment.get("PYTHONPATH", "")]).strip(os.pathsep)
-    command = [cli(), "run", "--quiet", "--out", str(folder / "run"), "--", sys.executable,
+    # One goes all the way that a user goes: importing torch is then part of what is watched.
+    python = [sys.executable] if recipe.name == "trl_sft" else ready_python.command()
+    command = [cli(), "run", "--quiet", "--out", str(folder / "run"), "--", *python,
                *recipe.launcher, str(HERE / f"{recipe.name}.py"), *words]  # fmt: skip
     done = subprocess.run(
         command, env=environment, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT, check=False
