@@ -47,9 +47,8 @@ def segment(run: Path, rank: int) -> Path:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_a_table_holds_every_record_of_every_rank(table, ten_ranks, tmp_path, one_rank):
-    make(ten_ranks, tmp_path / "tables")
-    found = query(f"SELECT rank, count(*) FROM {{{table}}} GROUP BY rank", tmp_path / "tables")
+def test_a_table_holds_every_record_of_every_rank(table, tables_of_ten, one_rank):
+    found = query(f"SELECT rank, count(*) FROM {{{table}}} GROUP BY rank", tables_of_ten)
     if table == "bad_ops":
         ops = records_of(one_rank, "ops")
         bad = [op for op in ops if any(v["nan"] or v["pos_inf"] or v["neg_inf"] for v in op["outputs"])]

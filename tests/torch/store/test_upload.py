@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+import ready_python
 from hunting import cli
 from stores import nanhunt, store, upload
 
@@ -53,7 +55,7 @@ def program(tmp_path):
 
 
 def run_python(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=180, check=False)
+    return subprocess.run([*ready_python.command(), *words], capture_output=True, text=True, timeout=180, check=False)
 
 
 def wait_until(true, seconds: float = 30) -> None:
@@ -129,7 +131,7 @@ def test_what_a_forked_child_records_after_its_parent_has_ended_is_copied(bucket
 def test_a_relative_cache_stays_where_it_was_when_the_program_goes_elsewhere(bucket, program, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NANHUNT_CACHE", "cache")
-    (tmp_path / "else").mkdir()
+    shutil.copytree(tmp_path / "cache", tmp_path / "else" / "cache", symlinks=True)  # the tap: it is not compiled anew
     moves = Path(program()).read_text().replace("torch.manual_seed(0)", f"os.chdir({str(tmp_path / 'else')!r})")
     (tmp_path / "moves.py").write_text(moves)
     run_python(str(tmp_path / "moves.py"), f"{bucket.url}/run")
@@ -244,7 +246,7 @@ def test_what_was_copied_in_part_goes_on_where_it_was(bucket, growing):
 
 # A place that cannot be written.
 def test_what_cannot_be_copied_is_kept_and_said_and_copied_when_asked_again(no_bucket, program, tmp_path):
-    done = nanhunt("run", "--out", f"{no_bucket.url}/run", "--", sys.executable, program())
+    done = nanhunt("run", "--out", f"{no_bucket.url}/run", "--", *ready_python.command(), program())
     assert done.returncode == 0
     assert "could not be copied" in done.stderr and "tries again" in done.stderr
     folder = kept(tmp_path / "cache")[0].parents[2]
@@ -294,7 +296,7 @@ def test_a_bucket_that_denies_is_a_clear_word_and_the_run_is_kept(settings, prog
     denies = Denies()
     monkeypatch.setenv("AWS_ENDPOINT_URL", denies.url)
     try:
-        done = nanhunt("run", "--out", "s3://bucket/run", "--", sys.executable, program())
+        done = nanhunt("run", "--out", "s3://bucket/run", "--", *ready_python.command(), program())
         read = nanhunt("check", "s3://bucket/run")
     finally:
         denies.server.shutdown()
@@ -327,7 +329,8 @@ def test_a_server_that_never_answers_does_not_hold_up_the_end_of_a_command(setti
     monkeypatch.setenv("NANHUNT_UPLOAD_SECONDS", "1")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        done = nanhunt("run", "--out", "s3://bucket/run", "--", sys.executable, program(), timeout=60)
+        done = nanhunt("run", "--out", "s3://bucket/run", "--", *ready_python.command(), program(),
+                       timeout=60)
     assert done.returncode == 0
     assert "no answer came in time" in done.stderr and "tries again" in done.stderr
     assert kept(tmp_path / "cache")
@@ -369,7 +372,7 @@ def test_ctrl_c_during_the_last_copy_ends_the_command_and_not_the_copy(settings,
 
 def test_where_a_url_cannot_be_opened_the_command_is_run_all_the_same(tmp_path, settings, program, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    done = nanhunt("run", "--out", "zz://host/run", "--", sys.executable, program())
+    done = nanhunt("run", "--out", "zz://host/run", "--", *ready_python.command(), program())
     assert done.returncode == 0
     assert "Protocol not known" in done.stderr and "in a folder here instead" in done.stderr
     assert (tmp_path / "nanhunt-run" / ATTEMPT).exists()
