@@ -34,8 +34,8 @@ class RootCall:
         self.index = index  # of the call in its step, from 0
         self.tensors: list[tuple[str, torch.Tensor]] = []  # that it was given, by path: "0", "images"
         for i, given in enumerate(args):
-            if isinstance(given, torch.Tensor):
-                self.tensors.append((str(i), given))
+            if type(given) is torch.Tensor or isinstance(given, torch.Tensor):
+                self.tensors += (str(i), given),
             else:
                 self.tensors += tensors_in(given, str(i))
         if kwargs:
@@ -43,7 +43,7 @@ class RootCall:
         self.inputs: list[weakref.ref[torch.Tensor]] = []  # those of them that are floating
         for _, t in self.tensors:
             if t.is_floating_point() if type(t) is torch.Tensor else _is_floating(t):
-                self.inputs.append(weakref.ref(t))
+                self.inputs += weakref.ref(t),
 
 
 def _is_floating(t: torch.Tensor) -> bool:
@@ -110,16 +110,27 @@ class Listener:
 _nothing = nullcontext()
 
 
+class _Hearers(dict[str, "list[tuple[Listener, Callable[..., None]]]"]):
+    """Of a list of listeners, by method: those that have it, looked for when it is called first."""
+
+    def __init__(self, listeners: list[Listener]) -> None:
+        super().__init__()
+        self.listeners = listeners
+
+    def __missing__(self, method: str) -> list[tuple[Listener, Callable[..., None]]]:
+        silent = getattr(Listener, method)
+        self[method] = [(listener, getattr(listener, method)) for listener in self.listeners
+                        if getattr(type(listener), method, None) is not silent and method not in listener.leaves_out]
+        return self[method]
+
+
 class Notifier:
     """Calls listeners, and knows what time that takes of the thread that trains."""
 
     kernels: Kernels | None
 
     def __init__(self) -> None:
-        self.listeners: list[Listener] = []
-        self._notified: list[Listener] = []
-        self._hearers: dict[str, list[tuple[Listener, Callable[..., None]]]] = {}  # of those, by method
-        self._hearers_of: list[tuple[list[Listener], dict[str, Any]]] = []  # the same for lists that were told before
+        self.forget_listeners()
         self.spent_ns = 0  # since the last step's row
         self.since_ns = 0  # when what runs of ours began, while that is being timed; else 0
         self._aside = False  # the program's modes are aside while it runs
@@ -129,7 +140,17 @@ class Notifier:
         raise NotImplementedError
 
     def forget_listeners(self) -> None:
-        self.listeners, self._notified, self._hearers, self._hearers_of = [], [], {}, []
+        self.listeners: list[Listener] = []
+        self._hearers = _Hearers(self.listeners)  # of those that were notified last
+        self._known: list[_Hearers] = []          # of all lists that were notified
+
+    def _hearers_of(self, listeners: list[Listener]) -> _Hearers:
+        found = next((known for known in self._known if known.listeners is listeners), None)
+        if found is None:
+            found = _Hearers(listeners)
+            self._known.append(found)
+        self._hearers = found
+        return found
 
     def own_launches(self) -> AbstractContextManager[None]:
         """Around what may launch kernels of ours."""
@@ -143,10 +164,8 @@ class Notifier:
         """Calls one method of each listener that has one. `first`: what comes before them; it is given the arguments,
         and gives those of the method, or None where nobody is called. The time of all of it is our own, and modes of
         the program are aside. None: that, or `first` has raised."""
-        listeners = self.listeners
-        hearers = self._hearers.get(method) if listeners is self._notified else None
-        if hearers is None:
-            hearers = self._find_hearers(method)
+        listeners, known = self.listeners, self._hearers
+        hearers = (known if known.listeners is listeners else self._hearers_of(listeners))[method]
         if first is None and not hearers:
             return None
         aside, is_outermost = None, not self._aside
@@ -169,7 +188,8 @@ class Notifier:
                 if args is None:
                     return None
                 if self.listeners is not listeners:
-                    listeners, hearers = self.listeners, self._find_hearers(method)
+                    listeners = self.listeners
+                    hearers = self._hearers_of(listeners)[method]
             for listener, hear in hearers:
                 if self.listeners is not listeners and listener not in self.listeners:
                     continue  # taken off by one before it, which may have closed the watch
@@ -186,19 +206,3 @@ class Notifier:
             if not was_timed:
                 self.spent_ns += perf_counter_ns() - self.since_ns
                 self.since_ns = 0
-
-    def _find_hearers(self, method: str) -> list[tuple[Listener, Callable[..., None]]]:
-        listeners = self.listeners
-        if listeners is not self._notified:
-            known = next((of for told, of in self._hearers_of if told is listeners), None)
-            if known is None:
-                known = {}
-                self._hearers_of.append((listeners, known))
-            self._notified, self._hearers = listeners, known
-        hearers = self._hearers.get(method)
-        if hearers is None:
-            silent = getattr(Listener, method)
-            hearers = self._hearers[method] = [(listener, getattr(listener, method)) for listener in listeners
-                                               if getattr(type(listener), method, None) is not silent
-                                               and method not in listener.leaves_out]
-        return hearers

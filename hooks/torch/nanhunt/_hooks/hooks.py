@@ -267,7 +267,8 @@ def _begin_root(session: Session, module: torch.nn.Module, args: tuple[Any, ...]
     global _root, _calls, _step_of_calls, _had_backward, _validated
     if session.tracker.unsure:
         session.tracker.called.add(module)
-    known = _is_root.get(id(module))
+    key = id(module)
+    known = _is_root.get(key)
     trainable, with_gradients = _trainable(module) if known is None else known, torch.is_grad_enabled()
     function = function_around() if trainable and not with_gradients else ""
     learns = trainable and (with_gradients or function != "")
@@ -295,14 +296,14 @@ def _begin_root(session: Session, module: torch.nn.Module, args: tuple[Any, ...]
         session.state.micro_batch += 1
         _had_backward = False
     session.judge.enter(steps.FORWARD)
-    met = session.roots.get(id(module))
+    met = session.roots.get(key)
     name = met[1] if met is not None and met[0]() is module and session.state.step % LOOK_EVERY else (
         name_root(session, module))
     _root = call = RootCall(module, name, args, kwargs, _calls)
     session.inputs = call.inputs
     _calls += 1
     session.state.phase = lib.FORWARD
-    if id(module) not in session.met:
+    if key not in session.met:
         session.met.set(module, True)
         launched_kernels.expect(_watching, _patches.put)
         session.notify("on_root_met", call)
@@ -374,12 +375,13 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
     if _in_backward:  # a checkpoint's own
         return original(*args, **kwargs)
     in_step = bool(_steps_of)
-    if args and hasattr(args[0], "__next__"):  # it can be read once only
-        args = (tuple(args[0]), *args[1:])
-    elif hasattr(kwargs.get("tensors"), "__next__"):
-        kwargs = {**kwargs, "tensors": tuple(kwargs["tensors"])}
     tensors = args[0] if args else kwargs.get("tensors", ())
-    losses = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
+    if type(tensors) is torch.Tensor or isinstance(tensors, torch.Tensor):
+        losses: tuple[Any, ...] = tensors,
+    else:
+        losses = tuple(tensors)
+        if hasattr(tensors, "__next__"):  # it can be read once only
+            args, kwargs = ((losses, *args[1:]), kwargs) if args else (args, {**kwargs, "tensors": losses})
     session.notify("before_backward", session, losses, args[1] if len(args) > 1 else kwargs.get("grad_tensors"),
                    first=_begin_backward)
     session.judge.enter(steps.LOSS)
@@ -502,13 +504,14 @@ def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> An
         session.threads.begin_training()
     if session.threads.watched != _this_thread() and not session.hears():
         return None
-    if id(optimizer) in _steps_of:
-        _steps_of[id(optimizer)] += 1
+    key = id(optimizer)
+    if key in _steps_of:
+        _steps_of[key] += 1
         return None
     try:
         if session.state.course != lib.TRAINS:
             session.inference.begin_training()
-        _steps_of[id(optimizer)] = 0
+        _steps_of[key] = 0
         session.optimizer_ran = True
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if not callable(closure):
@@ -522,7 +525,8 @@ def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> An
 
 
 def _reach_boundary(session: Session, optimizer: torch.optim.Optimizer) -> tuple[torch.optim.Optimizer]:
-    if not phases.stepping and (id(optimizer) in session.tracker.passed or id(optimizer) not in session._used):
+    key = id(optimizer)
+    if not phases.stepping and (key in session.tracker.passed or key not in session._used):
         session.at_boundary(optimizer)
     session.state.phase = lib.OPTIMIZER
     return optimizer,
@@ -566,12 +570,13 @@ def _after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Non
     if session is None or _is_traced() or _compiler._is_compiling_flag or (
             session.threads.watched != _this_thread() and not session.hears()):
         return
-    if id(optimizer) in _in_graphs and id(optimizer) not in _steps_of:
+    key = id(optimizer)
+    if key in _in_graphs and key not in _steps_of:
         return  # a hook of PyTorch's around the graph that was its step
-    if _steps_of.get(id(optimizer), 0):
-        _steps_of[id(optimizer)] -= 1
+    inside = _steps_of.pop(key, 0)
+    if inside:
+        _steps_of[key] = inside - 1
         return
-    _steps_of.pop(id(optimizer), None)
     try:
         session.notify("after_step", optimizer)
         session.state.phase = lib.DATA

@@ -20,7 +20,6 @@ from nanhunt._tap.tap_build import TapMissing
 from nanhunt._tap.tap_library import load_tap
 
 if TYPE_CHECKING:
-    from nanhunt._recorder import Recorder
     from nanhunt._session import Session
     from nanhunt._tap.values import Values
 
@@ -42,35 +41,20 @@ class _Plain:
         given = array("q", [p._cdata for p, _ in items]), array("q", layouts)
         of = library.gradients_of(*[numbers.buffer_info()[0] for numbers in given], n)
         weakref.finalize(self, library.gradients_free, of).atexit = False
-        self._pairs, self._which, self._others = (array("q", bytes(8 * size)) for size in (2 * n, n, n + 1))
-        self._places = [numbers.buffer_info()[0] for numbers in (self._pairs, self._which, self._others)]
-        self._collect, self._of = library.gradients, of
-        self._readings, self._bad = (lib.Reading * max(n, 1))(), c.c_size_t()
-        self._at_pairs, self._at_bad = c.c_char_p(self._places[0]), c.byref(self._bad)
-        self._numbers = memoryview(self._readings).cast("B").cast("d")
-
-    def read_norms(self, recorder: Recorder, what: int) -> Here | None:
-        """As `Reader.gradients`; None where some are of another kind."""
-        n = self._collect(self._of, what, *self._places)
-        if self._others[0] >= 0:
-            return None
-        paths = self.paths if n == len(self.paths) else [self.paths[i] for i in self._which[:n]]
-        if not n:
-            return paths, ((), ()), []
-        readings, numbers = self._readings, self._numbers
-        if recorder.slow.nanhunt_read(recorder.handle, self._at_pairs, n, lib.READ_NORM, readings,
-                                      self._at_bad) != lib.OK:
-            recorder.refused += 1
-        bad = [path for path, r in zip(paths, readings) if r.bad] if self._bad.value else []
-        return paths, (numbers[:4 * n:4].tolist(), numbers[1:4 * n:4].tolist()), bad
+        self.pairs, self.which, self.others = (array("q", bytes(8 * size)) for size in (2 * n, n, n + 1))
+        self.places = [numbers.buffer_info()[0] for numbers in (self.pairs, self.which, self.others)]
+        self.collect, self.of = library.gradients, of
+        self.readings, self.bad = (lib.Reading * max(n, 1))(), c.c_size_t()
+        self.at_pairs, self.at_bad = c.c_char_p(self.places[0]), c.byref(self.bad)
+        self.numbers = memoryview(self.readings).cast("B").cast("d")
 
     def read(self, what: int) -> tuple[list[str], array[int], list[tuple[_Tensor, str]]]:
         """Paths of gradients, or weights, address and layout of each, and the parameters whose are of another kind."""
-        n, others = self._collect(self._of, what, *self._places), self._others
+        n, others = self.collect(self.of, what, *self.places), self.others
         rest = [] if others[0] < 0 else [self._items[i] for i in others[:others.index(-1)]]
         if n == len(self.paths):
-            return self.paths, self._pairs, rest
-        return [self.paths[i] for i in self._which[:n]], self._pairs[:2 * n], rest
+            return self.paths, self.pairs, rest
+        return [self.paths[i] for i in self.which[:n]], self.pairs[:2 * n], rest
 
 
 class Reader:
@@ -89,20 +73,27 @@ class Reader:
         heard, recorder = self.session.mode is not StepMode.UNHEARD, self.session.recorder
         what = GRADIENTS if not weights else WEIGHTS if heard else UNHEARD_WEIGHTS
         assert recorder is not None
-        if self._plain is not None and parameters is self._parameters and not self._rest:
+        plain = self._plain
+        if plain is not None and parameters is self._parameters and not self._rest:  # the usual case, in one call
             self.away, self.unread = [], False
-            found = self._plain.read_norms(recorder, what)  # the usual case
-            if found is not None:
-                return found
+            n = plain.collect(plain.of, what, *plain.places)
+            if plain.others[0] < 0:
+                readings, numbers = plain.readings, plain.numbers
+                paths = plain.paths if n == len(plain.paths) else [plain.paths[i] for i in plain.which[:n]]
+                if n and recorder.slow.nanhunt_read(recorder.handle, plain.at_pairs, n, lib.READ_NORM, readings,
+                                                    plain.at_bad) != lib.OK:
+                    recorder.refused += 1
+                bad = [path for path, r in zip(paths, readings) if r.bad] if n and plain.bad.value else []
+                return paths, (numbers[:4 * n:4].tolist(), numbers[1:4 * n:4].tolist()), bad
         paths, pairs, hosts = self._collect(parameters, what)
         n = len(paths)
         if not n:
             return paths, ((), ()), []
-        readings, bad = recorder.read(pairs, lib.READ_NORM)
+        readings, _ = recorder.read(pairs, lib.READ_NORM)
         del hosts
-        numbers = memoryview(readings).cast("B").cast("d")
-        words = numbers[:4 * n:4].tolist(), numbers[1:4 * n:4].tolist()
-        return paths, words, [path for path, r in zip(paths, readings) if r.bad] if bad else []
+        read = readings[:n]
+        return paths, ([r.norm for r in read], [r.amax for r in read]), [
+            path for path, r in zip(paths, read) if r.bad]
 
     def checksum(self, parameters: Sequence[tuple[_Tensor, str]]) -> int:
         """Of the bits of all parameters, in their order; 0: some are not in the CPU's memory."""

@@ -79,7 +79,7 @@ class StepWatch(Listener):
         if not session.judge.facts() & TRAINED:
             if self._was_bad or session.pending.items:
                 self._read_older()
-            if not self._sound_at_first and not session.tracker.alive:
+            if not self._sound_at_first and not session._used and not session.tracker.alive:
                 paths, _, bad = self._reader.gradients(self.parameters(), weights=True)
                 self._sound_at_first = set(paths) - set(bad)
         scaled, self._scaled_losses = self._scaled_losses, []
@@ -87,12 +87,12 @@ class StepWatch(Listener):
             for t in tensors:
                 if t.numel() == 1:
                     number = peek(t)
-                    scaled.append((t, number) if number is not None else self._read_loss(t))
+                    scaled += (t, number) if number is not None else self._read_loss(t),
         for shared, number in scaled:
             n = len(self.losses)
             path = "the loss" if n == 0 else f"loss {n} of the step"
             if n < _MAX_LOSSES:  # a loop without an optimizer has no end of its step
-                self.losses.append((path, shared if number is None else None))
+                self.losses += (path, shared if number is None else None),
             if number is None:
                 continue
             if session.facts.loss is None or math.isnan(session.facts.loss):

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import weakref
 from array import array
+from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -92,20 +94,23 @@ def _sizes(optimizer: torch.optim.Optimizer) -> list[int]:
 
 
 def _all(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    states: Any = optimizer.state
     found: list[Any] = []
     for group in optimizer.param_groups:
         found += group["params"]
-    states: Any = optimizer.state
-    for state in states.values():
-        if type(state) is dict or isinstance(state, dict):
-            found += state.values()
+    found += _values_of([state for state in states.values() if type(state) is dict or isinstance(state, dict)])
     return [t if type(t) in PLAIN else local(t) for t in found if type(t) in PLAIN or isinstance(t, torch.Tensor)]
+
+
+def _values_of(dicts: list[dict[str, Any]]) -> Iterator[Any]:
+    return chain.from_iterable(map(dict.values, dicts))
 
 
 class ModuleTensors:
     """Parameters and buffers of a root and of all modules below it. They are not kept alive either."""
 
-    __slots__ = ("plain", "marked", "kinds", "buffers", "marked_buffers", "_root", "_addresses", "_all", "_uses")
+    __slots__ = ("plain", "marked", "kinds", "at_kinds", "buffers", "marked_buffers", "_root", "_addresses", "_all",
+                 "_uses")
 
     def __init__(self, session: Session, tap: Tap, root: torch.nn.Module, name: str) -> None:
         now = _of_modules(root)
@@ -116,6 +121,7 @@ class ModuleTensors:
         buffers = [(b, plain_path(name, path)) for path, b in root.named_buffers() if b.is_floating_point()]
         with no_torch_function():
             self.kinds = array("q", [lib.MARK_PARAMETER] * len(parameters) + [lib.MARK_BUFFER] * len(buffers))
+            self.at_kinds = self.kinds.buffer_info()
             named = [*parameters, *buffers]
             self.marked = TensorSet([local(t) for t, _ in named], [tap.text(path) for _, path in named])
             self.marked_buffers = _named(tap, buffers)
@@ -136,18 +142,19 @@ def _named(tap: Tap, items: list[tuple[torch.Tensor, str]]) -> Named:
 
 
 def _of_modules(root: torch.nn.Module) -> list[torch.Tensor]:
+    """Parameters, then buffers. Looked for without a call for each module."""
     parameters: list[Any] = []
     buffers: list[Any] = []
     todo, seen = [root], {id(root)}
     for module in todo:
         held = module.__dict__
-        if held["_parameters"]:
-            parameters += held["_parameters"].values()
-        if held["_buffers"]:
-            buffers += held["_buffers"].values()
-        if held["_modules"]:
-            for inner in held["_modules"].values():
-                if inner is not None and id(inner) not in seen:
-                    seen.add(id(inner))
-                    todo += inner,
-    return [t for t in (*parameters, *buffers) if t is not None]
+        parameters += held["_parameters"],
+        buffers += held["_buffers"],
+        inner = held["_modules"]
+        if inner:
+            parts = inner.values()
+            for key, part in zip(map(id, parts), parts):
+                if part is not None and key not in seen:
+                    seen |= {key}
+                    todo += part,
+    return [t for t in _values_of([*parameters, *buffers]) if t is not None]

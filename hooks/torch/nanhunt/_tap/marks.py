@@ -45,9 +45,10 @@ class Marks(Listener):
 
     def mark_call(self, tap: Tap, call: RootCall) -> None:
         tensors = self.values.tensors_of_root(call.module, call.name)
-        if self.marked.get(id(call.module)) is not tensors:
-            self.marked[id(call.module)] = tensors
-            tap.mark_set(tensors.marked.handle, tensors.kinds.buffer_info()[0], len(tensors.kinds))
+        key = id(call.module)
+        if key not in self.marked or self.marked[key] is not tensors:
+            self.marked[key] = tensors
+            tap.mark_set(tensors.marked.handle, *tensors.at_kinds)
         kinds: list[int] = []
         texts: list[int] = []
         addresses: list[int] = []
@@ -65,8 +66,8 @@ class Marks(Listener):
             parts += t,
             addresses += t._cdata,
         words = array("q", (*kinds, *texts, *addresses))
-        at, size = words.buffer_info()[0], words.itemsize * len(kinds)
-        tap.mark_at(at, at + size, at + 2 * size, len(kinds), False)
+        at, n = words.buffer_info()[0], len(kinds)
+        tap.mark_at(at, at + 8 * n, at + 16 * n, n, False)
 
     def on_validated(self, module: torch.nn.Module, output: Any) -> None:
         if self.session.state.held:
