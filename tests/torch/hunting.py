@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
 import subprocess
+import tempfile
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +64,17 @@ def cli() -> str:
 def with_package() -> dict[str, str]:
     """The environment in which `nanhunt run` attaches the package of the source tree."""
     return {**os.environ, "NANHUNT_BOOT_DIR": str(Path(__file__).resolve().parents[2] / "hooks/torch/nanhunt/boot")}
+
+
+@functools.cache
+def alone(text: str) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """The script of a program, and how it ends where nobody watches it: it is run once, however many levels ask."""
+    folder = tempfile.TemporaryDirectory(prefix="alone")
+    atexit.register(folder.cleanup)
+    script = Path(folder.name) / "train.py"
+    script.write_text(text)
+    return script, subprocess.run([*ready_python.command(), script], capture_output=True, text=True, timeout=TIMEOUT,
+                                  env=with_package(), check=False)  # fmt: skip
 
 
 def hunt(out: Path, level: str, script: Path, *arguments: str, options: tuple[str, ...] = (),

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 import ready_python
-from hunting import cli, needs_cli, with_package
+from hunting import alone, cli, needs_cli, with_package
 
 pytestmark = needs_cli
 LEVELS = ("ops", "live")
@@ -47,18 +47,12 @@ if __name__ == "__main__":
 
 def run(tmp_path, level, text):
     """The report. The program does what it does alone."""
-    script = tmp_path / "train.py"
-    script.write_text(TRAIN + text)
-    environment = with_package()
-
-    def done(*before):
-        command = [*before, *ready_python.command(), script]
-        return subprocess.run(command, capture_output=True, text=True, timeout=1800, env=environment)
-
-    alone = done()
-    seen = done(cli(), "run", "--level", level, "--out", tmp_path / "run", "--")
+    script, unwatched = alone(TRAIN + text)
+    seen = subprocess.run([cli(), "run", "--level", level, "--out", tmp_path / "run", "--", *ready_python.command(),
+                           script], capture_output=True, text=True, timeout=1800, env=with_package())
     told = "".join(line for line in seen.stderr.splitlines(keepends=True) if not line.startswith("nanhunt:"))
-    assert (seen.returncode, seen.stdout, told) == (alone.returncode, alone.stdout, alone.stderr)
+    assert (seen.returncode, seen.stdout, told) == (
+        unwatched.returncode, unwatched.stdout, unwatched.stderr)
     return json.loads((tmp_path / "run" / "report.json").read_text())
 
 

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 import ready_python
-from hunting import cli, needs_cli, with_package
+from hunting import alone, cli, needs_cli, with_package
 
 pytestmark = needs_cli
 LEVELS = ("ops", "live")
@@ -45,19 +45,15 @@ STOPS = {
 def run(tmp_path, level, bad, look="pass", late="pass", before="pass", traceback=True):
     """The report and the exit status. Output, traceback and status are those of the program alone; `traceback` False:
     its frames go through ours, only the last line is compared."""
-    script = tmp_path / "train.py"
-    script.write_text(PROGRAM.format(bad=bad, look=look, late=late, before=before))
-    environment = with_package()
-    alone = subprocess.run([*ready_python.command(), script], capture_output=True, text=True, timeout=1800,
-                           env=environment)
+    script, unwatched = alone(PROGRAM.format(bad=bad, look=look, late=late, before=before))
     watched = subprocess.run([cli(), "run", "--level", *level.split(), "--out", tmp_path / "run", "--",
                               *ready_python.command(), script], capture_output=True, text=True, timeout=1800,
-                             env=environment)
+                             env=with_package())
     told = "".join(line for line in watched.stderr.splitlines(keepends=True) if not line.startswith("nanhunt:"))
-    expected = alone.stderr
+    expected = unwatched.stderr
     if not traceback:
         told, expected = told.splitlines()[-1:], expected.splitlines()[-1:]
-    assert (watched.returncode, watched.stdout, told) == (alone.returncode, alone.stdout, expected)
+    assert (watched.returncode, watched.stdout, told) == (unwatched.returncode, unwatched.stdout, expected)
     return json.loads((tmp_path / "run" / "report.json").read_text()), watched.returncode
 
 

@@ -11,7 +11,7 @@ import time
 
 import pytest
 import ready_python
-from hunting import cli, needs_cli, with_package
+from hunting import alone, cli, needs_cli, with_package
 
 pytestmark = needs_cli
 LEVELS = ("ops", "live")
@@ -40,9 +40,13 @@ for i in range(6):
 """
 
 
-def program(tmp_path, bad, mid="pass", late="pass", before="pass"):
+def text(bad, mid="pass", late="pass", before="pass"):
+    return PROGRAM.format(bad=bad, mid=mid, late=late, before=before)
+
+
+def program(tmp_path, bad, **parts):
     script = tmp_path / "train.py"
-    script.write_text(PROGRAM.format(bad=bad, mid=mid, late=late, before=before))
+    script.write_text(text(bad, **parts))
     return script
 
 
@@ -55,15 +59,14 @@ def watched(tmp_path, level, script, *options):
             *ready_python.command(), script]
 
 
-def run(tmp_path, level, script):
+def run(tmp_path, level, program):
     """The report. The program ends as it does alone."""
-    def done(command):
-        return subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment())
-
-    alone, seen = done([*ready_python.command(), script]), done(watched(tmp_path, level, script))
-    status = alone.returncode if alone.returncode >= 0 else 128 - alone.returncode  # as a shell has it
+    script, unwatched = alone(program)
+    seen = subprocess.run(watched(tmp_path, level, script), capture_output=True, text=True, timeout=600,
+                          env=environment())
+    status = unwatched.returncode if unwatched.returncode >= 0 else 128 - unwatched.returncode  # as a shell has it
     told = "".join(line for line in seen.stderr.splitlines(keepends=True) if not line.startswith("nanhunt:"))
-    assert (seen.returncode, seen.stdout, told) == (status, alone.stdout, alone.stderr)
+    assert (seen.returncode, seen.stdout, told) == (status, unwatched.stdout, unwatched.stderr)
     return json.loads((tmp_path / "run" / "report.json").read_text())
 
 
@@ -79,8 +82,7 @@ def expect(report, bad):
 @pytest.mark.parametrize("where", ["mid", "late"])
 @pytest.mark.parametrize("bad", [True, False])
 def test_a_signal_ends_the_run_as_it_would_alone_and_leaves_a_judged_step(tmp_path, library, level, name, where, bad):
-    script = program(tmp_path, bad, **{where: f"end(signal.{name})"})
-    expect(run(tmp_path, level, script), bad)
+    expect(run(tmp_path, level, text(bad, **{where: f"end(signal.{name})"})), bad)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -92,7 +94,7 @@ def test_a_handler_of_the_program_s_own_stays(tmp_path, library, level, handled)
     if handled == "after":  # the default, as far as the program can see
         late = ("print(signal.signal(signal.SIGTERM, lambda *_: (print('handled'), sys.exit(5)))); "
                 "os.kill(os.getpid(), signal.SIGTERM)")
-    expect(run(tmp_path, level, program(tmp_path, False, late=late, before=what)), False)
+    expect(run(tmp_path, level, text(False, late=late, before=what)), False)
 
 
 def wait_for(found, what):
@@ -131,7 +133,7 @@ def test_a_forked_child_dies_of_a_signal_as_it_would_alone(tmp_path, library, le
         child = os.fork()
         if child == 0: end(signal.SIGTERM)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"""
-    expect(run(tmp_path, level, program(tmp_path, False, late=late)), False)
+    expect(run(tmp_path, level, text(False, late=late)), False)
 
 
 @pytest.mark.parametrize("ends", [True, False])
