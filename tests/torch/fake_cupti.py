@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from nanhunt import _listener
 from nanhunt._hooks import hooks
 from nanhunt._recorder import Recorder
 from nanhunt._tap import kernels
@@ -126,7 +127,8 @@ def launching(cupti, monkeypatch):
             naming.__exit__(None, None, None)
         off(self)
 
-    monkeypatch.setattr(hooks, "modes_aside", nullcontext)  # the mode is put on and off from within ours
+    for module in (hooks, _listener):  # the mode is put on and off from within ours
+        monkeypatch.setattr(module, "modes_aside", nullcontext)
     monkeypatch.setattr(Recorder, "recording", recording)
     monkeypatch.setattr(Tap, "on", on_with_names)
     monkeypatch.setattr(Tap, "off", off_with_names)

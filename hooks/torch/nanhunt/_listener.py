@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nanhunt._modes import modes_aside
 from nanhunt._nested import tensors_in
-from nanhunt._pytorch import no_torch_function
+from nanhunt._pytorch import dispatch_modes, function_modes, no_torch_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +27,7 @@ class RootCall:
     """One outermost call of a module with trainable parameters, not inside backward. Grad mode is on, or a custom
     autograd function makes it (a checkpoint)."""
 
-    __slots__ = ("module", "name", "index", "tensors", "inputs")
+    __slots__ = ("module", "name", "index", "tensors", "inputs", "are_floating")
 
     def __init__(self, module: torch.nn.Module, name: str, args: tuple[Any, ...], kwargs: dict[str, Any],
                  index: int) -> None:
@@ -41,8 +42,11 @@ class RootCall:
         if kwargs:
             self.tensors += tensors_in(kwargs)
         self.inputs: list[weakref.ref[torch.Tensor]] = []  # those of them that are floating
+        self.are_floating: list[bool] = []
         for _, t in self.tensors:
-            if t.is_floating_point() if type(t) is torch.Tensor else _is_floating(t):
+            is_floating = t.is_floating_point() if type(t) is torch.Tensor else _is_floating(t)
+            self.are_floating += is_floating,
+            if is_floating:
                 self.inputs += weakref.ref(t),
 
 
@@ -80,7 +84,8 @@ class Listener:
 
     # The boundary: before an optimizer changes parameters. With a scaler: before GradScaler.step, skipped or not.
     def before_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None: ...
-    def after_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer, error: BaseException | None) -> None: ...
+    def after_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer, result: Any,
+                          error: BaseException | None) -> None: ...
     def before_step(self, optimizer: torch.optim.Optimizer) -> None: ...
     def after_step(self, optimizer: torch.optim.Optimizer) -> None: ...
     def before_update(self, scaler: Any, given: bool) -> None: ...  # given: a new scale
@@ -156,10 +161,6 @@ class Notifier:
         """Around what may launch kernels of ours."""
         return _nothing if self.kernels is None else self.kernels.own()
 
-    # Around what is ours: the program's own modes do not see it.
-    modes_aside: Callable[[], AbstractContextManager[object]] = staticmethod(lambda: _nothing)
-    modes: tuple[Callable[[], int], Callable[[], int]] = (lambda: 0, lambda: 0)  # how many of either kind are on
-
     def notify(self, method: str, *args: Any, first: Callable[..., Any] | None = None) -> Any:
         """Calls one method of each listener that has one. `first`: what comes before them; it is given the arguments,
         and gives those of the method, or None where nobody is called. The time of all of it is our own, and modes of
@@ -173,12 +174,11 @@ class Notifier:
         try:
             if is_outermost:
                 self._aside = True
-                dispatch_modes, function_modes = self.modes
                 # A context costs as much as what is done in it.
                 if self.kernels is not None or dispatch_modes() or function_modes():
                     aside = ExitStack()
                     aside.enter_context(self.own_launches())
-                    aside.enter_context(self.modes_aside())
+                    aside.enter_context(modes_aside())
             if first is not None:
                 try:
                     args = first(*args)

@@ -14,8 +14,6 @@ from nanhunt._pytorch import no_function_modes
 
 T = TypeVar("T")
 
-# How many of either kind are on. Asked at each hook, where a function of ours around them would cost as much again.
-MODES: tuple[Callable[[], int], Callable[[], int]] = (_dispatch_modes, _function_modes)
 _nothing = nullcontext()
 
 

@@ -24,7 +24,7 @@ from nanhunt._hooks.root_names import LOOK_EVERY, TRANSPARENT, forget_parents, n
 from nanhunt._hooks.scaler import factor_of, unread
 from nanhunt._leaves import find_leaves
 from nanhunt._listener import RootCall
-from nanhunt._modes import MODES, modes_aside, without_modes
+from nanhunt._modes import modes_aside, without_modes
 from nanhunt._pytorch import compiler as _compiler
 from nanhunt._pytorch import dispatch_modes as _dispatch_modes
 from nanhunt._pytorch import function_modes as _function_modes
@@ -60,8 +60,7 @@ def install(session: Session) -> None:
     """Points the patches at this session; puts them in place the first time."""
     global _session
     _session = session
-    session.is_inside, session.modes = is_inside, MODES  # type: ignore[method-assign]
-    session.modes_aside = modes_aside  # type: ignore[method-assign]
+    session.is_inside = is_inside  # type: ignore[method-assign]
     session.at_end.append(lambda: uninstall(session))
     _forget()
     _patch_modules()
@@ -132,12 +131,12 @@ def patch(owner: Any, name: str, wrapper: Callable[..., Any], trains: bool = Tru
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def patched(*args: Any, **kwargs: Any) -> Any:
-            if _is_traced() or _compiler._is_compiling_flag:
+            if of_scaler and not (args and getattr(args[0], "_enabled", True)) or (
+                    _is_traced() or _compiler._is_compiling_flag):
                 return original(*args, **kwargs)
             try:
                 session, key = _session, None
-                if session is None or of_scaler and not (args and getattr(args[0], "_enabled", True)) or (
-                        session.threads.watched != _this_thread() and not session.hears(trains)):
+                if session is None or session.threads.watched != _this_thread() and not session.hears(trains):
                     return original(*args, **kwargs)
                 if of_scaler:
                     key = id(args[0]), name

@@ -57,31 +57,23 @@ stepping = 0  # calls that are inside of GradScaler.step
 
 
 def step(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Its phase is of what it does before the optimizer runs."""
     global stepping
-    scaler = args[0]
-    optimizer = args[1] if len(args) > 1 else kwargs.get("optimizer")
+    scaler, optimizer = args[0], args[1] if len(args) > 1 else kwargs.get("optimizer")
     session.at_boundary(optimizer)
-    session.notify("before_scaler_step", scaler, optimizer)
-    stepping += 1
     session.optimizer_ran = False
-    before, session.state.phase = session.state.phase, lib.UNSCALE  # what it does before the optimizer runs
-    error: BaseException | None = None
+    stepping += 1
     try:
-        return original(*args, **kwargs)
-    except BaseException as raised:
-        error = raised
-        raise
+        result = in_phase(session, lib.UNSCALE, "scaler_step", (scaler, optimizer), original, args, kwargs)
     finally:
         stepping -= 1
-        session.notify("after_scaler_step", scaler, optimizer, error)
-        session.state.phase = before
-        if error is None:
-            try:
-                skipped = bool(held_back(scaler, optimizer, session.optimizer_ran))  # None: known later
-            except Exception as mistake:
-                session.failed(mistake, "scaler step")
-                skipped = not session.optimizer_ran
-            session.passed_boundary(optimizer, skipped, scaler)
+    try:
+        skipped = bool(held_back(scaler, optimizer, session.optimizer_ran))  # None: known later
+    except Exception as mistake:
+        session.failed(mistake, "scaler step")
+        skipped = not session.optimizer_ran
+    session.passed_boundary(optimizer, skipped, scaler)
+    return result
 
 
 def update(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -11,7 +11,7 @@ import ctypes
 import math
 import struct
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -134,11 +134,15 @@ class ScalerState:
         self.unread = False                  # ... flags that would tell could not be read
 
 
-def found_inf(scaler: Any, optimizer: Any) -> bool | None:
-    """Whether the scaler found bad gradients of this optimizer; None: only the device knows."""
+def flags_of(scaler: Any, optimizer: Any) -> list[torch.Tensor]:
     state = getattr(scaler, "_per_optimizer_states", {})
     state = state.get(id(optimizer), {}) if hasattr(state, "get") else {}
-    flags = [peek(flag) for flag in state.get("found_inf_per_device", {}).values()]
+    return list(state.get("found_inf_per_device", {}).values())
+
+
+def found_inf(scaler: Any, optimizer: Any) -> bool | None:
+    """Whether the scaler found bad gradients of this optimizer; None: only the device knows."""
+    flags = [peek(flag) for flag in flags_of(scaler, optimizer)]
     return None if any(flag is None for flag in flags) else any(flag > 0 for flag in flags if flag is not None)
 
 
@@ -156,11 +160,6 @@ def held_back(scaler: Any, optimizer: Any, ran: bool) -> bool | None:
     if not reads_flag_itself(optimizer):
         return not ran
     return None
-
-
-def flags_of(scaler: Any, optimizer: Any) -> list[torch.Tensor]:
-    state = scaler._per_optimizer_states.get(id(optimizer), {})
-    return list(state.get("found_inf_per_device", {}).values())
 
 
 class ScalerWatch(Listener):
@@ -275,7 +274,8 @@ class ScalerWatch(Listener):
         self._look(scaler)
         self._in_scaler += 1
 
-    def after_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer, error: BaseException | None) -> None:
+    def after_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer, result: Any,
+                          error: BaseException | None) -> None:
         self._in_scaler = max(0, self._in_scaler - 1)
         if error is not None:
             if not self.session.optimizer_ran:  # else it is the optimizer's own
@@ -298,21 +298,28 @@ class ScalerWatch(Listener):
         """What a fused optimizer has read on the device."""
         session, facts = self.session, self.session.facts
         step, micro_batch, number = session.step, session.micro_batch, session.number_of(optimizer)
-        readings = Readings(session)
-        for flag in flags_of(scaler, optimizer):
+
+        def write(held: bool) -> None:
+            state.skipped, facts.skipped = state.skipped or held, facts.skipped or held
+            self._write(lib.SKIPPED if held else lib.STEPPED, state, step, micro_batch, number,
+                        {"found_inf": int(held)})
+
+        self._fetch(flags_of(scaler, optimizer), state, write)
+
+    def _fetch(self, flags: Sequence[torch.Tensor], state: ScalerState, act: Callable[[bool], None]) -> None:
+        """`act` gets whether one of them is set, once they have come."""
+        readings = Readings(self.session)
+        for flag in flags:
             readings.number(flag)
         if not readings.send():
             state.unread = True
             return
 
-        def write() -> None:
+        def arrived() -> None:
             readings.take()
-            held = any(flag > 0 for flag in readings.numbers)
-            state.skipped, facts.skipped = state.skipped or held, facts.skipped or held
-            self._write(lib.SKIPPED if held else lib.STEPPED, state, step, micro_batch, number,
-                        {"found_inf": int(held)})
+            act(any(flag > 0 for flag in readings.numbers))
 
-        session.pending.expect(readings.fetches, write)
+        self.session.pending.expect(readings.fetches, arrived)
 
     def before_update(self, scaler: Any, given: bool) -> None:
         state = self._look(scaler)
@@ -329,20 +336,12 @@ class ScalerWatch(Listener):
             return
         unread = [flag for its in states if getattr(its.get("stage"), "name", "") != "STEPPED"
                   for flag in its.get("found_inf_per_device", {}).values()]
-        readings = Readings(self.session)
-        for flag in unread:
-            readings.number(flag)
-        if not unread:
-            return
-        if not readings.send():
-            state.unread = True
-            return
 
-        def arrived() -> None:
-            readings.take()
-            state.skipped = state.skipped or any(flag > 0 for flag in readings.numbers)
+        def hold(held: bool) -> None:
+            state.skipped = state.skipped or held
 
-        self.session.pending.expect(readings.fetches, arrived)
+        if unread:
+            self._fetch(unread, state, hold)
 
     def after_update(self, scaler: Any, given: bool, result: None, error: BaseException | None) -> None:
         if id(scaler) not in self._states:

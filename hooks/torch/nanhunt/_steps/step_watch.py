@@ -55,13 +55,9 @@ class StepWatch(Listener):
         session.newest_gradients = self._newest_gradients  # type: ignore[method-assign]
         self._was_bad = False  # gradients, in the step before
         session.saw_bad_number = self._saw_bad_number  # type: ignore[method-assign]
-        self._begin_work()
-
-    def _begin_work(self) -> None:
+        # Of the step that runs.
         self.losses: list[tuple[str, _Tensor | None]] = []  # path, contents (shared)
         self._returned: list[weakref.ref[_Tensor]] = []  # single numbers that the last root gave
-        if self._device_boundary.passed or self._device_boundary.older is not None:
-            self._device_boundary.begin()
         self._scaled_losses: list[tuple[_Tensor, float | None]] = []
         self._scaler: Any = None
 
@@ -147,7 +143,8 @@ class StepWatch(Listener):
     def before_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
         self._boundary(optimizer)
 
-    def after_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer, error: BaseException | None) -> None:
+    def after_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer, result: Any,
+                          error: BaseException | None) -> None:
         if self.session.pending.items:
             self.session.pending.poll()
 
@@ -351,7 +348,9 @@ class StepWatch(Listener):
         if session.overran:
             session.judge.carry_over(step)
         else:
-            self._begin_work()
+            self.losses, self._returned, self._scaled_losses, self._scaler = [], [], [], None
+            if self._device_boundary.passed or self._device_boundary.older is not None:
+                self._device_boundary.begin()
         if not session.pending.items:
             self._write_health(step, facts, whole)
         else:

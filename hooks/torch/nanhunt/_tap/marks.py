@@ -53,14 +53,12 @@ class Marks(Listener):
         texts: list[int] = []
         addresses: list[int] = []
         parts: list[torch.Tensor] = []  # they live until they are marked
-        for path, t in call.tensors:
+        for (path, t), is_floating in zip(call.tensors, call.are_floating):
             if path not in self._inputs:
                 self._inputs[path] = tap.text(f"input {path}")
-            if type(t) in PLAIN:
-                is_floating = t.is_floating_point()
-            else:
+            if type(t) not in PLAIN:
                 with no_torch_function():  # a subclass of the user's is not asked
-                    is_floating, t = t.is_floating_point(), local(t)
+                    t = local(t)
             kinds += lib.MARK_BATCH if is_floating else lib.MARK_LABEL,
             texts += self._inputs[path],
             parts += t,

@@ -116,7 +116,8 @@ class OpsLevel(Listener):
         if self.lasting.prepares or tap.misses_subclasses:
             self.lasting.leave_step(tap, optimizer)
 
-    def after_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer, error: BaseException | None) -> None:
+    def after_scaler_step(self, scaler: Any, optimizer: torch.optim.Optimizer, result: Any,
+                          error: BaseException | None) -> None:
         self.values.checked = None
         if not self.session.optimizer_ran and not self.session.state.held:
             self.marks.mark_boundary(optimizer)
