@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
-from nanhunt import _listener
 from nanhunt._hooks import hooks
 from nanhunt._recorder import Recorder
 from nanhunt._tap import kernels
@@ -127,7 +127,7 @@ def launching(cupti, monkeypatch):
             naming.__exit__(None, None, None)
         off(self)
 
-    for module in (hooks, _listener):  # the mode is put on and off from within ours
+    for module in (hooks, sys.modules[hooks.RootCall.__module__]):  # the mode is put on and off from within ours
         monkeypatch.setattr(module, "modes_aside", nullcontext)
     monkeypatch.setattr(Recorder, "recording", recording)
     monkeypatch.setattr(Tap, "on", on_with_names)

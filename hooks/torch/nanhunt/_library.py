@@ -132,36 +132,6 @@ class State(c.Structure):
                 ("spent_ns", _i64)]
 
 
-class HasState:
-    """Where the run is, as attributes of who has its state."""
-
-    state: State
-
-    @property
-    def step(self) -> int:
-        return int(self.state.step)
-
-    @step.setter
-    def step(self, number: int) -> None:
-        self.state.step = number
-
-    @property
-    def micro_batch(self) -> int:
-        return int(self.state.micro_batch)
-
-    @micro_batch.setter
-    def micro_batch(self, number: int) -> None:
-        self.state.micro_batch = number
-
-    @property
-    def phase(self) -> int:
-        return int(self.state.phase)
-
-    @phase.setter
-    def phase(self, phase: int) -> None:
-        self.state.phase = phase
-
-
 class Recording(c.Structure):
     """`Recording` of tap/recording.h: whom the tap tells."""
 

@@ -147,15 +147,11 @@ class Notifier:
     def forget_listeners(self) -> None:
         self.listeners: list[Listener] = []
         self._hearers = _Hearers(self.listeners)  # of those that were notified last
-        self._known: list[_Hearers] = []          # of all lists that were notified
+        self._known: dict[int, _Hearers] = {}     # of all lists that were notified, by id
 
     def _hearers_of(self, listeners: list[Listener]) -> _Hearers:
-        found = next((known for known in self._known if known.listeners is listeners), None)
-        if found is None:
-            found = _Hearers(listeners)
-            self._known.append(found)
-        self._hearers = found
-        return found
+        self._hearers = self._known.setdefault(id(listeners), _Hearers(listeners))
+        return self._hearers
 
     def own_launches(self) -> AbstractContextManager[None]:
         """Around what may launch kernels of ours."""

@@ -53,7 +53,7 @@ _NOTES_EVERY = 16  # steps
 MAX_ERRORS = 100  # of our own: past this the watch is off for good
 
 
-class Session(lib.HasState, Notifier):
+class Session(Notifier):
     """Everything nanhunt knows of this process's training. Calls of listeners come from the training thread."""
 
     def __init__(self, options: Options) -> None:
@@ -109,15 +109,6 @@ class Session(lib.HasState, Notifier):
         self.at_open: list[Callable[[], None]] = []  # once there is a recorder
         self.graphs: GraphOpener | None = None  # once a compiled graph is called
         self.places: Places | None = None  # hears of every module call inside a root, where operations are heard
-
-    @property
-    def loss(self) -> float:
-        """Of the step so far; NaN also where it is not known."""
-        return math.nan if self.facts.loss is None else self.facts.loss
-
-    @loss.setter
-    def loss(self, number: float) -> None:
-        self.facts.loss = number
 
     def parameters_of(self, optimizer: torch.optim.Optimizer) -> list[tuple[torch.Tensor, str]]:
         """Parameters of an optimizer with their paths; by place where no root has them."""
@@ -216,7 +207,7 @@ class Session(lib.HasState, Notifier):
             written = self._noted.get(text, 0)
             if written != count and (final or count >= 2 * written):
                 self._noted[text] = count
-                self.recorder.note(self.step, text, count)
+                self.recorder.note(self.state.step, text, count)
 
     def failed(self, error: BaseException, where: str) -> None:
         """A mistake of ours must not reach the run: it is counted; too many of them end the watch."""
@@ -337,7 +328,7 @@ class Session(lib.HasState, Notifier):
 
     def has_begun(self) -> bool:
         """Whether there is a step, be it open, or a scaler was used."""
-        return self.step > 0 or bool(self.judge.is_open()) or self.has_scaler or bool(self.tracker.passed)
+        return self.state.step > 0 or bool(self.judge.is_open()) or self.has_scaler or bool(self.tracker.passed)
 
     def forget_work(self) -> None:
         """What was done so far was no training."""
@@ -449,12 +440,12 @@ class Session(lib.HasState, Notifier):
     @contextmanager
     def as_of(self, step: int, micro_batch: int) -> Iterator[None]:
         """Rows are of that step, which is over."""
-        now = self.step, self.state.micro_batch
-        self.step, self.state.micro_batch = step, micro_batch
+        now = self.state.step, self.state.micro_batch
+        self.state.step, self.state.micro_batch = step, micro_batch
         try:
             yield
         finally:
-            self.step, self.state.micro_batch = now
+            self.state.step, self.state.micro_batch = now
 
     # Largest magnitudes of the newest gradients, by parameter, as the optimizer uses them; whether some are of fp16.
     newest_gradients: Callable[[], tuple[Sequence[float], bool]] = staticmethod(lambda: ((), False))
@@ -549,8 +540,8 @@ class Session(lib.HasState, Notifier):
             self.guard.end(self.faults.bad_steps > 0)
 
     def _log_last(self) -> None:
-        if not self.hurries and self.step > 0:
-            self.trackers.log(self.step - 1)
+        if not self.hurries and self.state.step > 0:
+            self.trackers.log(self.state.step - 1)
 
     def _end_kernels(self) -> None:
         if self.kernels is not None:

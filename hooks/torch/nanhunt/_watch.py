@@ -150,7 +150,7 @@ class Watch:
     @property
     def step_number(self) -> int:
         """The step that runs, from 0."""
-        return self._session.step
+        return self._session.state.step
 
     @property
     def notes(self) -> dict[str, int]:
@@ -355,7 +355,7 @@ _KEPT = ("out", "level", "budget", "keep", "captures", "max_trace_mb", "kernels"
 
 def _is_another_training(session: Session, models: Sequence[torch.nn.Module]) -> bool:
     """Whether the models have nothing to do with what was trained so far, and that is gone."""
-    if session.by_command or session.step == 0 or not models:
+    if session.by_command or session.state.step == 0 or not models:
         return False
     if any(root() is not None for root, _ in session.roots.values()):
         return False

@@ -71,7 +71,7 @@ def _end_run(ending: int, message: Callable[[], str]) -> None:
             session.end_step(message=words if ending == lib.BY_EXCEPTION else "")
         elif ending == lib.BY_EXCEPTION and not session.judge.is_open() and session.recorder is not None:
             session.note(RAISED + words)
-            if session.step == 0 and session.recorder.origins() > 0:  # before the first forward
+            if session.state.step == 0 and session.recorder.origins() > 0:  # before the first forward
                 session.judge.enter(SUSPECT)
         session.unfinished(ending, words)
     except Exception as error:

@@ -9,7 +9,6 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 _STEP_FILE = torch.optim.Optimizer.profile_hook_step.__code__.co_filename
-_OPTIMIZERS = sys.modules[torch.optim.Optimizer.__module__]
 
 
 class Patches:

@@ -176,7 +176,7 @@ class ScalerWatch(Listener):
             return
         state = self._states[id(scaler)] if scaler is not None else None
         number = session.number_of(optimizer) if optimizer is not None else 0
-        step, micro_batch = session.step, session.micro_batch
+        step, micro_batch = session.state.step, session.state.micro_batch
 
         def write() -> None:
             if state is not None and known is not None:
@@ -206,7 +206,7 @@ class ScalerWatch(Listener):
                         **_options(scaler))
         elif state.versions != _versions(scaler):
             known = self._read(scaler, state)
-            step, micro_batch = self.session.step, self.session.micro_batch
+            step, micro_batch = self.session.state.step, self.session.state.micro_batch
 
             def write() -> None:
                 before = state.scale, state.tracker
@@ -248,10 +248,9 @@ class ScalerWatch(Listener):
     # What happens to it.
     def before_scale(self, scaler: Any, loss: Any) -> None:
         self._look(scaler)
-        session = self.session
-        number = peek(loss)
-        if number is not None and math.isnan(session.loss):
-            session.loss = number
+        facts, number = self.session.facts, peek(loss)
+        if number is not None and (facts.loss is None or math.isnan(facts.loss)):
+            facts.loss = number
 
     def after_scale(self, scaler: Any, loss: Any, scaled: Any, error: BaseException | None) -> None:
         if id(scaler) in self._states:
@@ -297,7 +296,7 @@ class ScalerWatch(Listener):
     def _fetch_flag(self, scaler: Any, optimizer: torch.optim.Optimizer, state: ScalerState) -> None:
         """What a fused optimizer has read on the device."""
         session, facts = self.session, self.session.facts
-        step, micro_batch, number = session.step, session.micro_batch, session.number_of(optimizer)
+        step, micro_batch, number = session.state.step, session.state.micro_batch, session.number_of(optimizer)
 
         def write(held: bool) -> None:
             state.skipped, facts.skipped = state.skipped or held, facts.skipped or held
@@ -373,7 +372,7 @@ class ScalerWatch(Listener):
             readings = Readings(session)
             readings.number(total_norm)
             if readings.send():
-                step, micro_batch = session.step, session.micro_batch
+                step, micro_batch = session.state.step, session.state.micro_batch
 
                 def write() -> None:
                     readings.take()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the program has set up its training, told when it is first seen: classes of modules, parameters in 16 bits,
-backward under autocast, optimizers that hold other parameters than the models. Autocast in forward is seen by the
-tap."""
+autocast where a model is called and in backward, optimizers that hold other parameters than the models. Autocast inside
+of a forward is seen by the tap."""
 from __future__ import annotations
 
 import math
@@ -28,6 +28,11 @@ _MOST_COLUMNS, _MOST_NUMBERS = 4096, 1 << 20  # of what is read of an input
 _FORMATS = {torch.float16: lib.F16, torch.bfloat16: lib.BF16}
 
 
+def autocast_formats() -> set[torch.dtype]:
+    """Of what the calling thread computes under autocast. An op that autocast itself calls is outside of it."""
+    return {torch.get_autocast_dtype(device) for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)}
+
+
 def _widest_column(t: torch.Tensor) -> tuple[int, float]:
     """Of a matrix of samples; how many times as far as the median column it reaches. 0: not known."""
     if type(t) not in PLAIN or not t.is_cpu or not t.is_floating_point() or t.layout is not torch.strided:
@@ -46,6 +51,7 @@ class SetupWatch(Listener):
     def __init__(self, session: Session) -> None:
         self.session = session
         self._backward = False  # under autocast: told
+        self._autocasts: set[torch.dtype] = set()  # told
         session.at_open.append(lambda: set_frame_reporter(self._report_frames))
         session.at_end.append(lambda: set_frame_reporter(None))
 
@@ -61,9 +67,12 @@ class SetupWatch(Listener):
             self.session.failed(error, "lines of the program")
 
     def on_root_met(self, call: RootCall) -> None:
-        recorder, step = self.session.recorder, self.session.step
+        recorder, step = self.session.recorder, self.session.state.step
         if recorder is None:
             return
+        for dtype in autocast_formats() & _FORMATS.keys() - self._autocasts:
+            self._autocasts.add(dtype)
+            recorder.setup(step, lib.AUTOCAST, site=call_site(), dtype=_FORMATS[dtype])
         inner = plain_module(call.module)
         for n, (name, module) in enumerate(inner.named_modules()):
             if n == MOST_MODULES:
@@ -88,7 +97,7 @@ class SetupWatch(Listener):
                 dtype = _FORMATS.get(torch.get_autocast_dtype(device))
                 if dtype is not None:
                     self._backward = True
-                    self.session.recorder.setup(self.session.step, lib.BACKWARD_IN_AUTOCAST, site=call_site(),
+                    self.session.recorder.setup(self.session.state.step, lib.BACKWARD_IN_AUTOCAST, site=call_site(),
                                                 dtype=dtype)
 
     def on_optimizer_met(self, optimizer: torch.optim.Optimizer) -> None:
@@ -100,5 +109,5 @@ class SetupWatch(Listener):
             return
         held = {id(p) for o in self.session.tracker.alive for group in o.param_groups for p in group["params"]}
         if any(p.grad is not None and id(p) not in held for p, _ in names.items_alive()):
-            self.session.recorder.setup(self.session.step, lib.FOREIGN_PARAMETERS, site=call_site(),
+            self.session.recorder.setup(self.session.state.step, lib.FOREIGN_PARAMETERS, site=call_site(),
                                         number=len(own), text=type(optimizer).__qualname__)

@@ -75,7 +75,7 @@ class RankPlace(Listener):
         recorder = self.session.recorder
         if recorder is not None and self._written.get((fact, path)) != (number, text):
             self._written[fact, path] = (number, text)
-            recorder.setup(self.session.step, fact, path, number=number, text=text)
+            recorder.setup(self.session.state.step, fact, path, number=number, text=text)
 
 
 _meshes: dict[str, int] = {}  # this rank's place along dimensions of device meshes, by name: of the first that has it

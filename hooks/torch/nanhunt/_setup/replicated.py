@@ -63,7 +63,7 @@ class Replicated:
         ranks, wrapper = _replicas_of(model)
         if len(ranks) < 2 or self._ended:
             return ranks
-        if self._ranks and ranks != self._ranks or not self.models and self.session.step > 0:
+        if self._ranks and ranks != self._ranks or not self.models and self.session.state.step > 0:
             self._end()
         else:
             self._ranks = ranks
@@ -103,7 +103,7 @@ class Replicated:
 
     def _write(self, of: str, lowest: int, count: int) -> None:
         if self.session.recorder is not None:
-            self.session.recorder.setup(self.session.step, lib.REPLICAS, of, number=lowest, text=str(count))
+            self.session.recorder.setup(self.session.state.step, lib.REPLICAS, of, number=lowest, text=str(count))
 
 
 def _replicas_of(model: torch.nn.Module) -> tuple[list[int], Any]:

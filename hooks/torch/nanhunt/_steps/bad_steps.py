@@ -125,7 +125,7 @@ class BadSteps:
     def report_not_heard(self, step: int) -> None:
         session, recorder = self.session, self.session.recorder
         assert recorder is not None
-        recorder.not_heard(session.step, self._judge.trigger(step), self.why_not_heard())
+        recorder.not_heard(session.state.step, self._judge.trigger(step), self.why_not_heard())
 
     def why_not_heard(self) -> str:
         options = self.session.options
@@ -156,5 +156,6 @@ class BadSteps:
                 self.values.renew(t)
             value = self.values.describe(t.detach())
             if value is not None:
-                recorder.rows([lib.ROW_MARK, kind, session.step, session.micro_batch, recorder.text(path), *value])
+                recorder.rows([lib.ROW_MARK, kind, session.state.step, session.state.micro_batch, recorder.text(path),
+                               *value])
         self.values.release_hosts()

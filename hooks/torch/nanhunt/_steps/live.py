@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Level live: operations of a step are heard as they run and held in memory. They reach the trace where the step was
 not healthy. So do those of the first step, for what needs no failure to be wrong: formats and guard constants; with
-parameters of 16 bits those of a few more, for updates that are lost.
+parameters of 16 bits, or under autocast to fp16, those of a few more, for updates and gradients that are lost.
 
 With a budget some steps are left out: the first ones are heard, then as many as it has room for, and those that follow
 a bad one.
@@ -15,10 +15,13 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
+
 from nanhunt import _library as lib
 from nanhunt._listener import Listener, RootCall
 from nanhunt._pytorch import accelerator
 from nanhunt._ranks import is_distributed, rank_and_world
+from nanhunt._setup.model_setup import autocast_formats
 from nanhunt._step_judge import DROPPED, KEPT
 from nanhunt._step_mode import StepMode
 from nanhunt._steps.bad_steps import LEFT_OUT
@@ -127,7 +130,7 @@ class Live(Listener):
         share = session.options.budget
         self.budget = Budget(1.0 if share is None else share / 100)
         self._began = time.perf_counter()
-        self._narrow = False  # one of them has parameters of 16 bits
+        self._narrow = False  # one of them has parameters of 16 bits, or computes in fp16
         self._on_device = False  # known when the recorder is open: a program may bring a device
         self._hold: Hold | None = None  # of the step, where a device tells of it later
         self._decides_later = False
@@ -149,7 +152,7 @@ class Live(Listener):
 
     def _was_bad_lately(self) -> bool:
         bad = self._bad_steps.last_bad
-        return bad is not None and 0 <= self.session.step - bad <= AFTER_BAD
+        return bad is not None and 0 <= self.session.state.step - bad <= AFTER_BAD
 
     def _begin_step(self) -> None:
         session, tap, recorder = self.session, self.session.tap, self.session.recorder
@@ -183,7 +186,7 @@ class Live(Listener):
 
     def on_root_met(self, call: RootCall) -> None:
         lasting = [*call.module.parameters(), *call.module.buffers()]
-        self._narrow = self._narrow or any(t.dtype in NARROW for t in lasting)
+        self._narrow = self._narrow or torch.float16 in autocast_formats() or any(t.dtype in NARROW for t in lasting)
 
     def _begin_hold(self, recorder: Recorder, shown: bool) -> None:
         if not self._decides_later and recorder.device_counts().streams > 0:
@@ -297,7 +300,7 @@ class Live(Listener):
         session, hold = self.session, self._hold
         if hold is None:
             if session.state.left_bad or session.state.wanted:
-                self._judge(session.step)
+                self._judge(session.state.step)
             return self._end_hold()
         session.facts.mode = session.mode
         hold.add(session.facts, session.state.left_bad)

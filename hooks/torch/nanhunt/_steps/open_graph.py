@@ -224,12 +224,13 @@ class GraphOpener:
                     at = -1
             if at < 0 and not lack:
                 return
-        recorder.probe(seq=seq, step=self.session.step, mode=OTHER_KERNEL, dtype=DTYPES[dtype], ops=1, ran=int(at >= 0),
-                       nan=0, pos_inf=0, neg_inf=0, flat_index=at, number=number, text=lack)
+        step = self.session.state.step
+        recorder.probe(seq=seq, step=step, mode=OTHER_KERNEL, dtype=DTYPES[dtype], ops=1, ran=int(at >= 0), nan=0,
+                       pos_inf=0, neg_inf=0, flat_index=at, number=number, text=lack)
         if at >= 0 and opened is not None and opened.only_fused is not None:
             node, birth = opened.only_fused
             name = node.target._schema.name if isinstance(node.target, torch._ops.OpOverload) else node.name
-            recorder.probe(seq=seq, step=self.session.step, mode=WIDER, dtype=lib.F32, ops=len(opened.graph.nodes),
+            recorder.probe(seq=seq, step=step, mode=WIDER, dtype=lib.F32, ops=len(opened.graph.nodes),
                            ran=1, nan=birth.nan, pos_inf=birth.pos_inf, neg_inf=birth.neg_inf, flat_index=-1,
                            text=f"{name} at {_site(node)}" if node.frames else name)
 

@@ -76,7 +76,7 @@ def prove(session: Session, tap: Tap) -> None:
     tap.keep(0)
     if recorder is None or not kept:
         return
-    step, proved = session.step, 0
+    step, proved = session.state.step, 0
     try:
         with _no_dispatch(), torch.no_grad():
             for call in (one for one in kept if one.began):

@@ -94,7 +94,7 @@ class StepWatch(Listener):
             if session.facts.loss is None or math.isnan(session.facts.loss):
                 session.facts.loss = number
             if not math.isfinite(number):
-                session.judge.note(session.step, lib.MARK_LOSS, False, path.encode())
+                session.judge.note(session.state.step, lib.MARK_LOSS, False, path.encode())
 
     def after_backward_in_step(self) -> None:
         self._boundary()
@@ -122,7 +122,7 @@ class StepWatch(Listener):
         if any(p.grad is not None for p, _ in self.parameters()):
             _, _, bad = self._reader.gradients(self.parameters())
             if self._was_bad and bad:
-                self.session.judge.note_kept(self.session.step)
+                self.session.judge.note_kept(self.session.state.step)
             self._device_boundary.read_older(self._reader.away, self._scaler)
 
     # The boundary.
@@ -218,8 +218,9 @@ class StepWatch(Listener):
 
     def _snapshot(self) -> StepSnapshot:
         session = self.session
-        return StepSnapshot(session.facts, session.step, session.micro_batch, session.inputs, self.parameters(),
-                            self._scaler, bool(session.judge.facts() & SCALED), self.bad_steps.updates)
+        return StepSnapshot(session.facts, session.state.step, session.state.micro_batch, session.inputs,
+                            self.parameters(), self._scaler, bool(session.judge.facts() & SCALED),
+                            self.bad_steps.updates)
 
     # Of any boundary, when its readings are there.
     def weigh(self, facts: StepFacts, step: int, paths: list[str], words: tuple[Sequence[float], Sequence[float]],
@@ -278,7 +279,7 @@ class StepWatch(Listener):
         self._validation.on_output(output)
         if session.state.course == lib.UNKNOWN and session.state.phase != lib.VALIDATION:
             self._validation.wait()
-        if infers and held and self._validation.first and self.bad_steps.may_keep(session.step):
+        if infers and held and self._validation.first and self.bad_steps.may_keep(session.state.step):
             self.bad_steps.keep()
 
     def before_unfinished(self) -> None:
@@ -293,22 +294,23 @@ class StepWatch(Listener):
 
     def on_unfinished(self, ending: int) -> None:
         """What the program has in hand is read now; operations are held, or nothing else is known."""
-        if self.session.state.course in lib.INFERS and ending == lib.ENDED:
-            if self.session.mode is StepMode.HELD and not self.session.state.held:
+        session, step = self.session, self.session.state.step
+        if session.state.course in lib.INFERS and ending == lib.ENDED:
+            if session.mode is StepMode.HELD and not session.state.held:
                 self.bad_steps.keep()
             return
         self._boundary()  # where a backward came
-        if self.session.judge.bad(self.session.step):
+        if session.judge.bad(step):
             return
-        if self.session.mode is not StepMode.UNHEARD:
+        if session.mode is not StepMode.UNHEARD:
             if ending == lib.BY_NEXT_FORWARD:  # bad gradients were heard, and have been cleared by now
-                self.session.judge.note(self.session.step, lib.MARK_GRADIENT, False, b"gradients that were given up")
-            if ending != lib.BY_NEXT_FORWARD or self.bad_steps.may_keep(self.session.step):
+                session.judge.note(step, lib.MARK_GRADIENT, False, b"gradients that were given up")
+            if ending != lib.BY_NEXT_FORWARD or self.bad_steps.may_keep(step):
                 self.bad_steps.keep()
             return
-        self.session.facts.unread = True  # what is not found is not known to be healthy
+        session.facts.unread = True  # what is not found is not known to be healthy
         if self._saw_bad_number():
-            self.session.judge.note(self.session.step, lib.MARK_LOSS, False, b"what a model gave")
+            session.judge.note(step, lib.MARK_LOSS, False, b"what a model gave")
             self.bad_steps.judge(self._snapshot())
 
     # The end.
@@ -320,12 +322,12 @@ class StepWatch(Listener):
         if self._weights:
             _, paths, norms, _ = self._weights[-1]
             sound = {path for path, norm in zip(paths, norms) if math.isfinite(norm)}
-        if session.recorder is None or session.judge.bad(session.step) or not sound:
+        if session.recorder is None or session.judge.bad(session.state.step) or not sound:
             return
         bad = self._reader.bad_among([(lib.MARK_PARAMETER, path, p) for p, path in self.parameters()
                                       if path in sound and p.requires_grad and not is_away(p)])
         for kind, path in bad:
-            session.judge.note(session.step, kind, True, path.encode())
+            session.judge.note(session.state.step, kind, True, path.encode())
         if bad:
             session.judge.enter(SUSPECT)  # there is something to be judged, should no step be open
             snapshot, names = self._snapshot(), {path for _, path in bad}

@@ -72,7 +72,7 @@ class Kernels:
         self._attached += 1
         self.on = True
         session.state.kernels = 1
-        self._place(self._handle, session.step, session.phase)
+        self._place(self._handle, session.state.step, session.state.phase)
         return True
 
     def detach(self) -> None:

@@ -105,7 +105,7 @@ class LastingWatch(Listener):
         if how == _LOOK and self.looks_for_graphs and (
                 _device.is_capturing() or recorder.device_counts().captured > 0):
             self.on_graph()
-        self._seen_in = self.session.step
+        self._seen_in = self.session.state.step
         tap.lasting(tensors, _LOOK_AT_HOST if how == _LOOK and self._graphs else how)
 
 

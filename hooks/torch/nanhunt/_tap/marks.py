@@ -56,13 +56,15 @@ class Marks(Listener):
         for (path, t), is_floating in zip(call.tensors, call.are_floating):
             if path not in self._inputs:
                 self._inputs[path] = tap.text(f"input {path}")
-            if type(t) not in PLAIN:
+            if type(t) in PLAIN:
+                addresses += t._cdata,
+            else:
                 with no_torch_function():  # a subclass of the user's is not asked
                     t = local(t)
+                    addresses += t._cdata,
             kinds += lib.MARK_BATCH if is_floating else lib.MARK_LABEL,
             texts += self._inputs[path],
             parts += t,
-            addresses += t._cdata,
         words = array("q", (*kinds, *texts, *addresses))
         at, n = words.buffer_info()[0], len(kinds)
         tap.mark_at(at, at + 8 * n, at + 16 * n, n, False)
@@ -80,7 +82,8 @@ class Marks(Listener):
         for t in tensors:
             if t.numel() == 1:
                 self.mark(lib.MARK_LOSS, "loss", t)
-                if math.isnan(self.session.loss):
+                known = self.session.facts.loss
+                if known is None or math.isnan(known):
                     self._read_loss(t)
 
     def _read_loss(self, t: torch.Tensor) -> None:
