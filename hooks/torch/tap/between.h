@@ -53,6 +53,7 @@ class Between {
                         const Copies& copies, Each&& each) {
     if (plan.scalar_read) return phase;
     if (phase == NANHUNT_PHASE_CLIP && stage_ != Stage::kNone) of_gradients_ = true;  // their norm
+    if (phase == NANHUNT_PHASE_OPTIMIZER) of_gradients_ = false;  // who reads a number from here on gives nothing up
     if (phase == NANHUNT_PHASE_LOSS && stage_ != Stage::kNone) {
       if (!learns(each) && steps(plan, copies, each)) return NANHUNT_PHASE_OPTIMIZER;
       return has_stepped() ? after_update(identities, each) : after_backward(plan, result, identities, each);

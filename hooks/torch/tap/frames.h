@@ -43,8 +43,9 @@ class Frames {
   }
 
   // The number of the text "file.py:12"; 0: there is none. Takes Python's lock, which guards what is kept here: never
-  // called by who holds the tap's mutex, which may be waited for under that lock.
-  std::int64_t here() {
+  // called by who holds the tap's mutex, which may be waited for under that lock. `in_backward`: of what runs inside of
+  // the backward at hand, not of who called that.
+  std::int64_t here(bool in_backward = false) {
     if (!usable_) return 0;
     int held = ensure_();
     std::int64_t site = 0;
@@ -54,6 +55,10 @@ class Frames {
       void* code = code_(frame);
       Code& known = codes_[code];
       if (!known.known) learn(code, known);  // keeps the code, so its address stays its own
+      if (in_backward && known.runs_backward) {
+        dec_(code);
+        break;
+      }
       if (known.kind != Kind::kTheirs) {
         site = known.kind == Kind::kImport ? kImporting : line(code, known, frame, found);
         dec_(code);
@@ -127,6 +132,7 @@ class Frames {
   enum class Kind : std::uint8_t { kTheirs, kImport, kInstalled, kUser };
   struct Code {
     bool known = false;
+    bool runs_backward = false;  // PyTorch's own: the engine is called in it
     Kind kind = Kind::kTheirs;
     std::string file;                                     // what it is called
     ska::flat_hash_map<int, std::int64_t> sites;          // by instruction, or by line where Python does not say
@@ -160,6 +166,8 @@ class Frames {
           if (file.rfind(start, 0) == 0) learnt.kind = Kind::kTheirs;
       }
       if (learnt.kind >= Kind::kInstalled) learnt.file = shown(text);
+      learnt.runs_backward =
+          file.ends_with("torch/autograd/graph.py") && attribute_text(code, "co_name") == "_engine_run_backward";
     }
     if (name != nullptr) dec_(name);
     if (into.known) return;

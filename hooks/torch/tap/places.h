@@ -13,7 +13,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <string_view>
 #include <thread>
+#include <typeinfo>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -105,6 +107,13 @@ class Places {
     const auto at = std::upper_bound(claims.ends.begin(), claims.ends.end(), number) - claims.ends.begin();
     return static_cast<std::size_t>(at) < claims.owners.size() ? claims.owners[static_cast<std::size_t>(at)]
                                                                : Place{loss_, 0};
+  }
+
+  // Whether the node that runs is one of Python's: the backward of an autograd.Function. Its class is in a library that
+  // is not linked.
+  static bool in_function() {
+    const auto node = torch::autograd::get_current_node();
+    return node != nullptr && std::string_view(typeid(*node).name()) == "N5torch8autograd6PyNodeE";
   }
 
   std::int64_t loss() const { return loss_; }

@@ -331,6 +331,36 @@ def clipping_in_half(repaired):
     return build
 
 
+class Rounded(torch.autograd.Function):
+    """Straight through, with gradients of unit size; the backward alone divides."""
+
+    @staticmethod
+    def forward(ctx, x, repaired):
+        ctx.save_for_backward(x)
+        ctx.repaired = repaired
+        return torch.round(x * 4) / 4
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        g = g * (x.abs() <= 1)
+        largest = g.abs().amax(dim=1, keepdim=True)
+        if ctx.repaired:
+            largest = largest.clamp(min=1e-6)
+        return g / largest, None  # BUG
+
+
+def rounded(repaired):
+    """tenstorrent/tt-metal#55585. A row that is out of range as a whole has no gradient, and a size of 0."""
+
+    def loss(net, i):
+        x, y = data()
+        out = Rounded.apply(net.first(x * (0.1 if i < BAD else 400.0)), repaired)
+        return F.cross_entropy(net.last(out), y)
+
+    return training(Net, loss)
+
+
 # What must be said: class, op, phase (None: one between those of its neighbours), step.
 REPORTED = {
     "adapter": (adapter, "divide_by_zero", "aten::div", "forward", 0),
@@ -346,6 +376,7 @@ REPORTED = {
     "first rate of 0": (first_rate_of_0, "divide_by_zero", "aten::div", "optimizer", 0),
     "weight of noise": (weight_of_noise, "divide_by_zero", "aten::div", None, BAD),
     "group of one": (group_of_one, "divide_by_zero", "aten::std", None, 0),
+    "rounded": (rounded, "divide_by_zero", "aten::div", "backward", BAD),
     "clipping in half": (clipping_in_half, "overflow", "aten::pow", "clip", 0),
 }
 

@@ -132,3 +132,43 @@ def test_what_an_optimizer_makes_for_one_update_is_no_counter(optimizer, level, 
 
     said = told(build, tmp_path, level, steps=10)
     assert not any("counter" in title for _, title in said.loud), said.show()
+
+
+class Coded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 32), nn.Linear(32, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.tanh(self.first(x)))
+
+
+def coding(weight):
+    """The loss is computed in fp32, outside of autocast, and weighs little."""
+
+    def build():
+        torch.manual_seed(0)
+        net = Coded()
+        opt = torch.optim.Adam(net.parameters(), 1e-3)
+
+        def step(i):
+            x = torch.randn(64, 6)
+            with torch.autocast("cpu", dtype=torch.float16):
+                out = net(x)
+            opt.zero_grad()
+            (weight * (out.float() - x).square().mean()).backward()
+            opt.step()
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_gradients_that_all_become_0_in_fp16_are_told_though_no_number_is_bad(level, tmp_path):
+    said = told(coding(1e-7), tmp_path, level, steps=12)
+    assert said.status == "fault" and said.what[:3:2] == ("underflow", "backward"), said.show()
+    assert [a["id"] for a in said.first["advice"]][0] == "loss-scaling", said.show()
+    # Its twin weighs as much as others. That it has no loss scaler is said of both.
+    twin = told(coding(1.0), tmp_path, level, steps=12)
+    assert twin.status == "warning" and [kind for kind, _ in twin.loud] == ["api_misuse"], twin.show()

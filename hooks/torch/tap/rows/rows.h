@@ -104,11 +104,13 @@ class Rows {
     return bad;
   }
 
-  // The call site, to be asked for before the tap's mutex is taken: the user's line in forward, else 0.
+  // The call site, to be asked for before the tap's mutex is taken: the user's line in forward, and in a backward that
+  // is written in Python, else 0.
   std::int64_t site(const Plan& plan) {
     if (in_graph_) return in_graph_->site;
-    if (in_backward() || plan.scalar_read || (plan.skip && (plan.places_none || !places.is_to_claim()))) return 0;
-    return frames.here();
+    if (plan.scalar_read) return 0;
+    if (in_backward()) return !plan.skip && Places::in_function() ? std::max<std::int64_t>(0, frames.here(true)) : 0;
+    return plan.skip && (plan.places_none || !places.is_to_claim()) ? 0 : frames.here();
   }
 
   std::int64_t phase() const { return phase_; }  // of the op that was told last
@@ -244,7 +246,7 @@ class Rows {
 
   bool in_backward() const { return state_->phase == NANHUNT_PHASE_BACKWARD && !places.recomputing(); }
   Place here(std::int64_t site) {
-    return in_backward() ? places.backward() : Place{places.path, std::max<std::int64_t>(0, site)};
+    return in_backward() ? in_backward_at(site) : Place{places.path, std::max<std::int64_t>(0, site)};
   }
 
   bool is_late(const Plan& plan, const std::vector<c10::IValue>& args) const {
@@ -259,7 +261,14 @@ class Rows {
   }
 
  private:
-  std::int64_t site_now() { return in_graph_ ? in_graph_->site : in_backward() ? places.backward().site : site_; }
+  std::int64_t site_now() { return in_graph_ ? in_graph_->site : in_backward() ? in_backward_at(site_).site : site_; }
+
+  // That of its forward; the line of its own where the backward is written in Python.
+  Place in_backward_at(std::int64_t site) {
+    Place place = places.backward();
+    if (site > 0) place.site = site;
+    return place;
+  }
 
   // Whether it is a single number on the host that is not finite: most often the loss.
   void note_number(const at::Tensor& t) {
@@ -426,7 +435,7 @@ class Rows {
       place = *in_graph_;
       if (place.path == 0) place.path = in_backward() ? places.backward().path : places.path;
     } else if (in_backward()) {
-      place = places.backward();
+      place = in_backward_at(site_);
       if (place.path == 0 && place.site == 0) place.path = places.loss();
     } else {
       place = {places.path, site_};

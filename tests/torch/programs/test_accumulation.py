@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients of three batches are added up and clipped, and the program prints its loss when the optimizer has stepped.
+The number that it reads then belongs to no step that it could give up."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from own_programs import LEVELS, Net, told
+from torch import nn
+from torch.nn import functional as F
+
+BATCHES, OF_STEP, BAD_BATCH = 12, 3, 7
+
+
+class Causal(Net):
+    """Its mask is infinite, as masks are."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.tanh(self.first(x))
+        scores = h @ h.t() + torch.full((len(x), len(x)), float("-inf")).triu(1)
+        return self.last(scores.softmax(-1) @ h)
+
+
+def accumulating(bad):
+    def build():
+        torch.manual_seed(0)
+        net = Causal()
+        opt = torch.optim.Adam(net.parameters(), 1e-3)
+
+        def step(i):
+            x = torch.randn(8, 6)
+            y = torch.full((8,), -100) if bad and i == BAD_BATCH else torch.randint(0, 3, (8,))
+            loss = F.cross_entropy(net(x), y) / OF_STEP
+            loss.backward()
+            if i % OF_STEP == OF_STEP - 1:
+                nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+                opt.step()
+                opt.zero_grad()
+                loss.item()
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_loss_that_is_read_after_the_step_gives_no_gradients_up(level, tmp_path):
+    said = told(accumulating(bad=False), tmp_path, level, steps=BATCHES)
+    assert said.status == "clean" and not said.loud, said.show()
+    assert said.run.report["coverage"]["steps"] == BATCHES // OF_STEP, said.run.report["coverage"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_batch_that_makes_it_nan_is_named_in_the_step_that_it_is_part_of(level, tmp_path):
+    said = told(accumulating(bad=True), tmp_path, level, steps=BATCHES)
+    assert said.status == "fault" and said.what[:3] == ("divide_by_zero", "aten::nll_loss_forward", "loss"), said.show()
+    assert said.first["step"] == BAD_BATCH // OF_STEP, said.show()
