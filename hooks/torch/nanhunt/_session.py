@@ -379,49 +379,51 @@ class Session(Notifier):
                      began - self._began_ns)
         self._began_ns = self.since_ns = began
         self.spent_ns = self.state.spent_ns = 0
-        self.state.phase, self.overran = lib.UPDATE, overran
-        facts, step, lr = self.facts, self.state.step, math.nan
-        for kept in self._kept:
-            optimizer = kept()
-            if optimizer is not None and (not self.threads.others or id(optimizer) in self._used):
-                given = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
-                lr = float(given) if isinstance(given, (int, float)) else math.nan
-                break
-        self.notify("on_step_end", step, facts.skipped)
         try:
-            if not self.pending.items:
-                self._write_step(step, facts, lr, ending, message, before)
-            else:
-                self.pending.later(lambda: self._write_step(step, facts, lr, ending, message, before))
-                with self.own_launches():
-                    self.pending.poll()
-            if self.kernels is not None:
-                self.kernels.end_step(step)
+            self.state.phase, self.overran = lib.UPDATE, overran
+            facts, step, lr = self.facts, self.state.step, math.nan
+            for kept in self._kept:
+                optimizer = kept()
+                if optimizer is not None and (not self.threads.others or id(optimizer) in self._used):
+                    given = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
+                    lr = float(given) if isinstance(given, (int, float)) else math.nan
+                    break
+            self.notify("on_step_end", step, facts.skipped)
+            try:
+                if not self.pending.items:
+                    self._write_step(step, facts, lr, ending, message, before)
+                else:
+                    self.pending.later(lambda: self._write_step(step, facts, lr, ending, message, before))
+                    with self.own_launches():
+                        self.pending.poll()
+                if self.kernels is not None:
+                    self.kernels.end_step(step)
+                if step % _NOTES_EVERY == 0:
+                    self.write_notes(final=False)
+            except Exception as error:
+                self.failed(error, "the end of a step")
+            self.notify("on_step_recorded", step)
+            self.tracker.end()
+            if not overran:
+                self.inputs = []
+            self.overran = False
+            self.facts, self.scaler = StepFacts(), None
+            self.judge.end(ending, overran)
+            self.state.bad_number = self.state.left_bad = self.state.wrote = self.state.stepped = 0
+            self.state.compiling = 0  # should a compilation have ended without a word
+            self.drops.end_step()
+            self.state.step += 1
+            self.state.micro_batch = 0
+            self.state.phase = lib.DATA
+            self.watch_ns += before
             if step % _NOTES_EVERY == 0:
-                self.write_notes(final=False)
-        except Exception as error:
-            self.failed(error, "the end of a step")
-        self.notify("on_step_recorded", step)
-        self.tracker.end()
-        if not overran:
-            self.inputs = []
-        self.overran = False
-        self.facts, self.scaler = StepFacts(), None
-        self.judge.end(ending, overran)
-        self.state.bad_number = self.state.left_bad = self.state.wrote = self.state.stepped = 0
-        self.state.compiling = 0  # should a compilation have ended without a word
-        self.drops.end_step()
-        self.state.step += 1
-        self.state.micro_batch = 0
-        self.state.phase = lib.DATA
-        self.watch_ns += before
-        if step % _NOTES_EVERY == 0:
-            self.trackers.log(step)
-        faults, loss = self.faults, facts.loss
-        if faults.is_open or faults.suspected or facts.skipped or loss is not None and not math.isfinite(loss):
-            faults.after_step(facts, ending)
-        if not was_timed:
-            self.spent_ns, self.since_ns = perf_counter_ns() - began, 0
+                self.trackers.log(step)
+            faults, loss = self.faults, facts.loss
+            if faults.is_open or faults.suspected or facts.skipped or loss is not None and not math.isfinite(loss):
+                faults.after_step(facts, ending)
+        finally:
+            if not was_timed:
+                self.spent_ns, self.since_ns = perf_counter_ns() - began, 0
 
     def _write_step(self, step: int, facts: StepFacts, lr: float, ending: int, message: str, spent_ns: int) -> None:
         if facts.loss is None and ending == lib.BY_OPTIMIZER:  # a NaN would be told as one
