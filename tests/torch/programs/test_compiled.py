@@ -58,19 +58,31 @@ def zeros(x):
 
 
 CACHED = {
-    "forward": (training(Exponential), "forward"),
-    "backward": (training(Root, spoil=zeros), "backward"),
+    "forward": (training(Exponential), "aten::exp", "forward"),
+    "backward": (training(Root, spoil=zeros), "aten::div", "backward"),
 }
+cached_by_default = pytest.mark.skipif(VERSION < (2, 6), reason="before PyTorch 2.6 no graph is cached by default")
 
 
-@pytest.mark.skipif(
-    VERSION < (2, 6),
-    reason="before PyTorch 2.6 no graph is cached by default",
-)
+@cached_by_default
 @pytest.mark.parametrize("fault", CACHED)
-def test_a_graph_out_of_a_cache_is_told_as_a_whole_with_what_to_set(fault, tmp_path, fresh_caches):
-    planted, phase = CACHED[fault]
+def test_a_graph_that_an_earlier_run_left_in_the_cache_is_named_inside_all_the_same(fault, tmp_path, fresh_caches):
+    planted, op, phase = CACHED[fault]
+    told(training(Exponential if fault == "forward" else Root, bad=()), tmp_path / "first", "steps")  # fills the cache
     torch.compiler.reset()
+    said = told(planted, tmp_path / "run", "live")
+    assert (said.first["op"], said.first["phase"]) == (op, phase), said.show()
+    assert said.first["step"] == BAD and "test_compiled.py" in said.first["call_site"], said.show()
+    assert torch._functorch.config.enable_autograd_cache, "what the program compiles later comes out of it again"
+
+
+@cached_by_default
+@pytest.mark.parametrize("fault", CACHED)
+def test_a_cache_that_the_environment_asks_for_is_used_and_its_graph_told_as_a_whole(
+    fault, tmp_path, fresh_caches, monkeypatch
+):
+    monkeypatch.setenv("TORCHINDUCTOR_AUTOGRAD_CACHE", "1")
+    planted, _, phase = CACHED[fault]
     told(training(Exponential if fault == "forward" else Root, bad=()), tmp_path / "first", "steps")  # fills the cache
     torch.compiler.reset()
     said = told(planted, tmp_path / "run", "live")

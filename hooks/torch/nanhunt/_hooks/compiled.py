@@ -5,6 +5,7 @@ bad is opened."""
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,7 @@ _PLACES = ("torch._inductor.output_code", "torch._inductor.codecache")  # from 2
 _COMPILES = ("_compile_fx_inner", "fx_codegen_and_compile")  # from 2.6 on, and before
 Put = Callable[[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]], object]
 _begins: Callable[..., None] | None = None  # what is called when a compilation begins
+_passed_by: Any = None  # PyTorch's configuration of that cache, while a compilation runs
 Step = Callable[[torch.optim.Optimizer, Any, Any], Any]  # (optimizer, arguments of its step)
 
 
@@ -77,13 +79,27 @@ def _begin_compiling(watching: Callable[[], Session | None]) -> None:
     session = watching()
     if session is not None:
         session.state.compiling = 1
+        if session.options.level != "steps":
+            _pass_by_cache()
 
 
 def _end_compiling(watching: Callable[[], Session | None], put: Put) -> None:
+    global _passed_by
     session = watching()
     if session is not None:
         session.state.compiling = 0
+    if _passed_by is not None:
+        _passed_by.enable_autograd_cache, _passed_by = True, None
     _meet_graphs(watching, put)
+
+
+def _pass_by_cache() -> None:
+    """A graph out of PyTorch's cache of an earlier run comes without its operations: it is traced again, and Inductor's
+    own cache has its kernels. Not where the program's environment asks for that cache."""
+    global _passed_by
+    config: Any = sys.modules.get("torch._functorch.config")
+    if getattr(config, "enable_autograd_cache", False) is True and "TORCHINDUCTOR_AUTOGRAD_CACHE" not in os.environ:
+        config.enable_autograd_cache, _passed_by = False, config
 
 
 def _meet_graphs(watching: Callable[[], Session | None], put: Put) -> None:
