@@ -88,7 +88,9 @@ Result<std::vector<AttemptTrace>> find_attempts(const std::string& path) {
   if (status.type() == fs::file_type::not_found || root.empty()) {
     return Status{
         StatusCode::kNotFound,
-        fmt::format("'{}' does not exist. Name a run folder, an attempt folder or a .nht file.", printable(path))};
+        fmt::format("'{}' does not exist. Name a run folder, an attempt folder or a .nht file; `nanhunt check` and "
+                    "`nanhunt diff` take checkpoints as well.",
+                    printable(path))};
   }
   if (error) return cannot_list(root, error);
   std::vector<AttemptTrace> found;
@@ -129,8 +131,8 @@ Result<std::vector<AttemptTrace>> find_attempts(const std::string& path) {
     const std::string word = shell_word(printable(path));
     return Status{StatusCode::kNotFound,
                   fmt::format("no trace in '{}': expected {} below it. Of a run that was not recorded `nanhunt autopsy "
-                              "{}` reads the logs, and `nanhunt check {}` judges the checkpoints.",
-                              printable(path), "rank-00000/attempt-0/000000.nht", word, word)};
+                              "{}` reads the logs and the checkpoints.",
+                              printable(path), "rank-00000/attempt-0/000000.nht", word)};
   }
   return found;
 }

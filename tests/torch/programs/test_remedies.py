@@ -59,6 +59,14 @@ def share(out, x, on, numbers):
     return (y / (whole + numbers[0] if numbers else whole)).pow(2).mean()
 
 
+def means(out, x, on, numbers):
+    """The same line twice, on what it made: a mean over no neighbour, as two layers of a graph have it."""
+    h, count = out * on, torch.full((1,), on)
+    for _ in range(2):
+        h = torch.tanh(h * count / (count + numbers[0] if numbers else count))
+    return h.pow(2).mean()
+
+
 def penalty_by_hand(out, x, on, numbers):
     """The gradient of a length is part of the loss: its derivative is the length's second one."""
     v = (x[:, :4] * on + out * 0).detach().requires_grad_()
@@ -133,6 +141,7 @@ FAULTS = {
     "two logarithms of 0": Fault(two_logs, "aten::log", "clamp-input"),
     "the derivative of a root at 0": Fault(length, "aten::div", "builtin-norm"),
     "0 by 0": Fault(share, "aten::div", "guard-denominator"),
+    "0 by 0, layer after layer": Fault(means, "aten::div", "guard-denominator"),
     "the second derivative of a root at 0": Fault(penalty_by_hand, "aten::div", "eps-in-sqrt", ("builtin-norm",)),
     "the second derivative of a norm at 0": Fault(penalty, "aten::div", "eps-in-sqrt"),
     "an exponential beyond fp16": Fault(exponential, "aten::exp", "clamp-input"),

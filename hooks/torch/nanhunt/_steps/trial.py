@@ -171,8 +171,11 @@ class Trial:
                 if _has_other_bad(one, instead):
                     break
                 try:
-                    made = self._follow(one, attempt.wider if attempt.all else None, leaves,
-                                        {key: shown for key, (shown, _) in instead.items()})
+                    shown = {key: shown for key, (shown, _) in instead.items()}
+                    made = self._follow(one, attempt.wider if attempt.all else None, leaves, shown)
+                    if attempt.compute is not None and one.plan.op == self.call.plan.op and _are_bad(made) and (
+                            not _are_bad((one.args, one.kwargs), instead=shown)):
+                        made = self._follow(one, attempt.wider if attempt.all else None, leaves, shown, attempt.compute)
                 except Exception:
                     break
                 if _is_masked(one, [new for _, new in instead.values()], tensors(made), masked):
@@ -221,10 +224,11 @@ class Trial:
         return each(call.args, copy), each(call.kwargs, copy)
 
     def _follow(self, call: Call, wider: torch.dtype | None, leaves: list[_Tensor],
-                instead: dict[int, _Tensor]) -> Any:
+                instead: dict[int, _Tensor], compute: Compute | None = None) -> Any:
+        """`compute`: the remedy, where the operation fails once more for the reason of the first."""
         args, kwargs = self._copies(call, wider, leaves, instead=instead)
         try:
-            return call.func(*args, **kwargs)
+            return (compute or _as_it_is)(call.func, args, kwargs)
         except RuntimeError:  # of two formats: it takes the one of before, as autocast would have it
             narrow = {key: t.to(next(s.dtype for s in tensors((call.args, call.kwargs)) if id(s) == key))
                       for key, t in instead.items()}
@@ -246,6 +250,12 @@ class Trial:
         """A part of the same derivative: a remedy changes what else it reads as well."""
         return any(t.dim() > 0 and t.shape == mine.shape and t.dtype == mine.dtype and bool(torch.equal(t, mine))
                    for t in tensors(call.args) for mine in tensors(self.call.args))
+
+
+def _are_bad(values: Any, instead: Mapping[int, _Tensor] | None = None) -> bool:
+    """Whether any of them is not finite, or of what stands in its place."""
+    return any(t.is_floating_point() and not bool(torch.isfinite((instead or {}).get(id(t), t)).all())
+               for t in tensors(values))
 
 
 def _has_other_bad(call: Call, instead: Mapping[int, Any]) -> bool:
