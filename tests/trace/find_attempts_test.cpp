@@ -120,8 +120,7 @@ TEST_F(FindAttempts, what_is_missing_empty_or_no_run_is_told_apart) {
   found = find_attempts(path("empty"));
   EXPECT_EQ(found.status().code(), StatusCode::kNotFound);
   EXPECT_THAT(found.status().message(), HasSubstr("rank-00000/attempt-0/000000.nht"));
-  for (const char* verb : {"autopsy", "check"})
-    EXPECT_THAT(found.status().message(), HasSubstr(std::string("`nanhunt ") + verb + " " + path("empty") + "`"));
+  EXPECT_THAT(found.status().message(), HasSubstr("`nanhunt autopsy " + path("empty") + "`"));
 
   ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
   EXPECT_EQ(find_attempts(path("pipe")).status().code(), StatusCode::kUnreadable);

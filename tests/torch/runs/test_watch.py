@@ -377,6 +377,30 @@ def test_lbfgs_which_calls_its_closure_many_times_is_watched_and_not_changed(tmp
     assert torch.equal(fit(True), fit(False))
 
 
+@pytest.mark.parametrize("level", ["live", "ops"])
+def test_a_closure_that_is_nan_in_some_of_its_calls_is_part_of_one_step(level, tmp_path):
+    torch.manual_seed(0)
+    net = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=5)
+    x, calls = batches(1)[0], 0
+
+    def closure() -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        optimizer.zero_grad()
+        loss = (net(x) - 1).square().mean() * (float("inf") * 0 if calls in (7, 8) else 1.0)
+        loss.backward()
+        return loss
+
+    with nanhunt.watch(net, optimizer, out=tmp_path / "run", level=level, quiet=True) as watch:
+        for _ in range(4):
+            optimizer.step(closure)
+        assert calls > 8 and watch.step_number == 4
+    report = json.loads(watch.report("json"))
+    assert report["verdict"]["status"] == "fault" and report["coverage"]["steps"] == 4
+    assert report["findings"][0]["step"] == 1 and "skipped" not in report["findings"][0]["explanation"]
+
+
 # What cannot be watched.
 def test_what_cannot_be_watched_is_said_at_attach(tmp_path):
     frozen = torch.nn.Linear(2, 2).requires_grad_(False)

@@ -285,7 +285,7 @@ def _begin_root(session: Session, module: torch.nn.Module, args: tuple[Any, ...]
         if session.judge.is_open():
             if session.updates_by_hand():
                 session.end_by_hand()
-            elif session.gives_up():
+            elif not _steps_of and session.gives_up():  # an optimizer calls its closure as often as it wants
                 session.unfinished(lib.BY_NEXT_FORWARD)
     if session.recorder is None and session.open() is None:
         return None
@@ -353,7 +353,7 @@ def _compiles(session: Session, original: Callable[..., Any], args: tuple[Any, .
 
 # Gradients that are given up.
 def _cleared(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if not session.judge.facts() & steps.HAS_GRADIENTS or _root is not None or _in_backward or (
+    if not session.judge.facts() & steps.HAS_GRADIENTS or _root is not None or _in_backward or _steps_of or (
             not session.drops.may_come()):
         return original(*args, **kwargs)
     owner = args[0] if args else None
