@@ -195,10 +195,12 @@ class Notifier:
                     self.failed(error, f"{type(listener).__name__}.{method}")
             return args
         finally:
+            since = 0
+            if not was_timed:  # first: whatever ends this early leaves no time that goes on
+                since, self.since_ns = self.since_ns, 0
             if is_outermost:
                 self._aside = False
                 if aside is not None:
                     aside.close()
-            if not was_timed:
-                self.spent_ns += perf_counter_ns() - self.since_ns
-                self.since_ns = 0
+            if since:
+                self.spent_ns += perf_counter_ns() - since

@@ -59,7 +59,8 @@ class Frames {
         dec_(code);
         break;
       }
-      if (known.kind != Kind::kTheirs) {
+      // A package's own backward: the line that called its forward says more.
+      if (known.kind != Kind::kTheirs && (!in_backward || known.kind == Kind::kUser)) {
         site = known.kind == Kind::kImport ? kImporting : line(code, known, frame, found);
         dec_(code);
         break;

@@ -376,7 +376,7 @@ NANHUNT_TAP void nanhunt_tap_begin_kernel(void* tap, const char* name, const std
 }
 NANHUNT_TAP void nanhunt_tap_end_kernel(void* tap, std::int32_t raised) {
   Tap* const t = static_cast<Tap*>(tap);
-  const std::int64_t site = t == nullptr || raised != 0 ? 0 : t->rows.frames.here();
+  const std::int64_t site = t == nullptr || raised != 0 ? 0 : t->rows.site_of_call();
   guarded(t, 0, "a kernel", [&] {
     raised != 0 ? t->launched.drop() : t->launched.end(site);
     return 0;
@@ -386,7 +386,7 @@ NANHUNT_TAP void nanhunt_tap_end_kernel(void* tap, std::int32_t raised) {
 NANHUNT_TAP std::int32_t nanhunt_tap_judge_graph(void* tap, const std::int64_t* tensors, std::size_t count,
                                                  std::size_t written, const std::int64_t* inputs, std::size_t given) {
   Tap* const t = static_cast<Tap*>(tap);
-  const std::int64_t site = t == nullptr ? 0 : t->rows.frames.here();
+  const std::int64_t site = t == nullptr ? 0 : t->rows.site_of_call();
   return guarded(t, 0, "a compiled graph", [&] {
     return static_cast<std::int32_t>(t->graphs.judge(tensors_at(tensors, count), written, tensors_at(inputs, given), site));
   });
@@ -394,7 +394,7 @@ NANHUNT_TAP std::int32_t nanhunt_tap_judge_graph(void* tap, const std::int64_t* 
 NANHUNT_TAP std::int64_t nanhunt_tap_end_graph(void* tap, const std::int64_t* tensors, std::size_t count,
                                                std::int64_t written, const std::int64_t* inside, std::size_t bad_inside) {
   Tap* const t = static_cast<Tap*>(tap);
-  const std::int64_t site = t == nullptr || written < 0 ? 0 : t->rows.frames.here();
+  const std::int64_t site = t == nullptr || written < 0 ? 0 : t->rows.site_of_call();
   return guarded(t, std::int64_t{-1}, "a compiled graph", [&] {
     if (written >= 0)
       return t->graphs.end(tensors_at(tensors, count), static_cast<std::size_t>(written), tensors_at(inside, bad_inside), site);

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
+import math
 import re
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 
 import pytest
@@ -399,6 +402,48 @@ def test_a_closure_that_is_nan_in_some_of_its_calls_is_part_of_one_step(level, t
     report = json.loads(watch.report("json"))
     assert report["verdict"]["status"] == "fault" and report["coverage"]["steps"] == 4
     assert report["findings"][0]["step"] == 1 and "skipped" not in report["findings"][0]["explanation"]
+
+
+class Skip(Exception):
+    pass
+
+
+def test_a_closure_that_raises_leaves_the_steps_after_it_to_themselves(tmp_path):
+    torch.manual_seed(0)
+    net = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+
+    def closure(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = (net(x) - 1).square().mean()
+        loss.backward()
+        if not math.isfinite(loss.item()):
+            raise Skip
+        return loss
+
+    with nanhunt.watch(net, optimizer, out=tmp_path / "run", quiet=True) as watch:
+        for i, x in enumerate(batches(6)):
+            with contextlib.suppress(Skip):
+                optimizer.step(lambda x=x * (math.inf if i == 2 else 1.0): closure(x))
+    report = json.loads(watch.report("json"))
+    assert report["coverage"]["steps"] == 6, report["coverage"]
+    assert report["findings"][0]["step"] == 2 and not [n for n in watch.notes if n.startswith("errors inside")]
+
+
+@pytest.mark.parametrize("level", ["live", "ops"])
+def test_a_model_with_a_scripted_part_is_watched(level, tmp_path):
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        net = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.jit.script(torch.nn.Linear(4, 1)))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    with nanhunt.watch(net, optimizer, out=tmp_path / "run", level=level, quiet=True) as watch:
+        for x in batches(12):
+            optimizer.zero_grad()
+            net(x).square().mean().backward()
+            optimizer.step()
+        assert watch.step_number == 12 and watch.verdict == "clean"
+    assert not [note for note in watch.notes if note.startswith("errors inside")], watch.notes
 
 
 # What cannot be watched.

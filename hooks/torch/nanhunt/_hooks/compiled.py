@@ -8,8 +8,8 @@ import functools
 import os
 import sys
 from array import array
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -30,7 +30,6 @@ _PLACES = ("torch._inductor.output_code", "torch._inductor.codecache")  # from 2
 _COMPILES = ("_compile_fx_inner", "fx_codegen_and_compile")  # from 2.6 on, and before
 Put = Callable[[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]], object]
 _begins: Callable[..., None] | None = None  # what is called when a compilation begins
-_passed_by: Any = None  # PyTorch's configuration of that cache, while a compilation runs
 Step = Callable[[torch.optim.Optimizer, Any, Any], Any]  # (optimizer, arguments of its step)
 
 
@@ -79,27 +78,31 @@ def _begin_compiling(watching: Callable[[], Session | None]) -> None:
     session = watching()
     if session is not None:
         session.state.compiling = 1
-        if session.options.level != "steps":
-            _pass_by_cache()
 
 
 def _end_compiling(watching: Callable[[], Session | None], put: Put) -> None:
-    global _passed_by
     session = watching()
     if session is not None:
         session.state.compiling = 0
-    if _passed_by is not None:
-        _passed_by.enable_autograd_cache, _passed_by = True, None
     _meet_graphs(watching, put)
 
 
-def _pass_by_cache() -> None:
+@contextmanager
+def _past_the_cache() -> Iterator[None]:
     """A graph out of PyTorch's cache of an earlier run comes without its operations: it is traced again, and Inductor's
-    own cache has its kernels. Not where the program's environment asks for that cache."""
-    global _passed_by
+    own cache has its kernels. Not where the program asks for that cache, or keeps what it has compiled."""
     config: Any = sys.modules.get("torch._functorch.config")
-    if getattr(config, "enable_autograd_cache", False) is True and "TORCHINDUCTOR_AUTOGRAD_CACHE" not in os.environ:
-        config.enable_autograd_cache, _passed_by = False, config
+    keeps = getattr(sys.modules.get("torch._dynamo.config"), "caching_precompile", False) or (
+        getattr(config, "bundled_autograd_cache", False))
+    if keeps or getattr(config, "enable_autograd_cache", False) is not True or (
+            "TORCHINDUCTOR_AUTOGRAD_CACHE" in os.environ):
+        yield
+        return
+    config.enable_autograd_cache = False
+    try:
+        yield
+    finally:
+        config.enable_autograd_cache = True
 
 
 def _meet_graphs(watching: Callable[[], Session | None], put: Put) -> None:
@@ -125,12 +128,15 @@ def _inductor_called(watching: Callable[[], Session | None], put: Put,
                      original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def called(*args: Any, **kwargs: Any) -> Any:
-        if watching() is not None:
-            with suppress(Exception):
-                import torch._inductor.compile_fx  # noqa: F401
+        session = watching()
+        if session is None:
+            return original(*args, **kwargs)
+        with suppress(Exception):
+            import torch._inductor.compile_fx  # noqa: F401
 
-                _meet_compiler(watching, put)
-        return original(*args, **kwargs)
+            _meet_compiler(watching, put)
+        with nullcontext() if session.options.level == "steps" else _past_the_cache():
+            return original(*args, **kwargs)
 
     return called
 

@@ -285,7 +285,7 @@ def _begin_root(session: Session, module: torch.nn.Module, args: tuple[Any, ...]
         if session.judge.is_open():
             if session.updates_by_hand():
                 session.end_by_hand()
-            elif not _steps_of and session.gives_up():  # an optimizer calls its closure as often as it wants
+            elif not _repeats and session.gives_up():  # an optimizer calls its closure as often as it wants
                 session.unfinished(lib.BY_NEXT_FORWARD)
     if session.recorder is None and session.open() is None:
         return None
@@ -353,7 +353,7 @@ def _compiles(session: Session, original: Callable[..., Any], args: tuple[Any, .
 
 # Gradients that are given up.
 def _cleared(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if not session.judge.facts() & steps.HAS_GRADIENTS or _root is not None or _in_backward or _steps_of or (
+    if not session.judge.facts() & steps.HAS_GRADIENTS or _root is not None or _in_backward or _repeats or (
             not session.drops.may_come()):
         return original(*args, **kwargs)
     owner = args[0] if args else None
@@ -532,6 +532,7 @@ def _reach_boundary(session: Session, optimizer: torch.optim.Optimizer) -> tuple
 
 
 _in_closure = 0
+_repeats = 0  # ... that were called before in the same step: what they gave up then is part of it
 
 
 def _with_boundary(session: Session, optimizer: torch.optim.Optimizer,
@@ -541,17 +542,19 @@ def _with_boundary(session: Session, optimizer: torch.optim.Optimizer,
 
     @functools.wraps(closure)
     def watched(*args: Any, **kwargs: Any) -> Any:
-        global _in_closure
+        global _in_closure, _repeats
         nonlocal reached
         session.state.phase = lib.DATA
-        _in_closure += 1
+        repeats = int(reached)
+        _in_closure, _repeats = _in_closure + 1, _repeats + repeats
         try:
             result = closure(*args, **kwargs)
         except BaseException as error:
+            _steps_of.pop(id(optimizer), None)  # nobody says that its step is over
             take_frames_off(error)
             raise
         finally:
-            _in_closure -= 1
+            _in_closure, _repeats = _in_closure - 1, _repeats - repeats
         try:
             if not reached and session.hears():
                 reached = True

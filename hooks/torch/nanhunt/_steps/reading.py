@@ -77,12 +77,13 @@ class Reader:
         if plain is not None and parameters is self._parameters and not self._rest:  # the usual case, in one call
             self.away, self.unread = [], False
             n = plain.collect(plain.of, what, *plain.places)
-            if plain.others[0] < 0:
+            if n >= 0 and plain.others[0] < 0:
                 readings, numbers = plain.readings, plain.numbers
                 paths = plain.paths if n == len(plain.paths) else [plain.paths[i] for i in plain.which[:n]]
                 if n and recorder.slow.nanhunt_read(recorder.handle, plain.at_pairs, n, lib.READ_NORM, readings,
                                                     plain.at_bad) != lib.OK:
                     recorder.refused += 1
+                    return paths, ([0.0] * n, [0.0] * n), []
                 bad = [path for path, r in zip(paths, readings) if r.bad] if n and plain.bad.value else []
                 return paths, (numbers[:4 * n:4].tolist(), numbers[1:4 * n:4].tolist()), bad
         paths, pairs, hosts = self._collect(parameters, what)

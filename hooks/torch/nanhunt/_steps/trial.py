@@ -171,11 +171,12 @@ class Trial:
                 if _has_other_bad(one, instead):
                     break
                 try:
-                    shown = {key: shown for key, (shown, _) in instead.items()}
-                    made = self._follow(one, attempt.wider if attempt.all else None, leaves, shown)
+                    given = {key: shown for key, (shown, _) in instead.items()}
+                    wider = attempt.wider if attempt.all else None
+                    made = self._follow(one, wider, leaves, given)
                     if attempt.compute is not None and one.plan.op == self.call.plan.op and _are_bad(made) and (
-                            not _are_bad((one.args, one.kwargs), instead=shown)):
-                        made = self._follow(one, attempt.wider if attempt.all else None, leaves, shown, attempt.compute)
+                            not _are_bad((one.args, one.kwargs), instead=given)):
+                        made = self._follow(one, wider, leaves, given, attempt.compute)
                 except Exception:
                     break
                 if _is_masked(one, [new for _, new in instead.values()], tensors(made), masked):
@@ -192,8 +193,8 @@ class Trial:
             learned = [t for t in leaves if t.requires_grad]
             found: list[_Tensor] = []
             if heads and learned:
-                given = [torch.full_like(t, max(1 / max(t.numel(), 1), torch.finfo(t.dtype).tiny)) for t in heads]
-                found = derivatives(heads, learned, given)
+                ones = [torch.full_like(t, max(1 / max(t.numel(), 1), torch.finfo(t.dtype).tiny)) for t in heads]
+                found = derivatives(heads, learned, ones)
                 scope.append("and the derivative of that" if self.backward else "forward and backward")
         words = "; ".join([attempt.words, ", ".join(scope)] if scope else [attempt.words])
         shown = [torch.where(t.isinf(), 0.0, t) if id(t) in masked else t for t in results]

@@ -102,8 +102,9 @@ def _all(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [t if type(t) in PLAIN else local(t) for t in found if type(t) in PLAIN or isinstance(t, torch.Tensor)]
 
 
-def _values_of(dicts: list[dict[str, Any]]) -> Iterator[Any]:
-    return chain.from_iterable(map(dict.values, dicts))
+def _values_of(held: list[Any]) -> Iterator[Any]:
+    """Of dictionaries, or of what a scripted module has in their place."""
+    return chain.from_iterable([d.values() for d in held])
 
 
 class ModuleTensors:

@@ -113,6 +113,9 @@ class Rows {
     return plan.skip && (plan.places_none || !places.is_to_claim()) ? 0 : frames.here();
   }
 
+  // The same of a compiled graph, or of a kernel that is launched past the dispatcher.
+  std::int64_t site_of_call() { return in_backward() ? std::max<std::int64_t>(0, frames.here(true)) : frames.here(); }
+
   std::int64_t phase() const { return phase_; }  // of the op that was told last
 
   // `site`: of the call.
