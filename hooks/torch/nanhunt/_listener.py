@@ -168,13 +168,13 @@ class Notifier:
         aside, is_outermost = None, not self._aside
         was_timed, self.since_ns = self.since_ns, self.since_ns or perf_counter_ns()
         try:
-            if is_outermost:
-                self._aside = True
-                # A context costs as much as what is done in it.
-                if self.kernels is not None or dispatch_modes() or function_modes():
-                    aside = ExitStack()
+            self._aside = True
+            # A context costs as much as what is done in it. What a callback of the program's has turned on goes, too.
+            if is_outermost and self.kernels is not None or dispatch_modes() or function_modes():
+                aside = ExitStack()
+                if is_outermost:
                     aside.enter_context(self.own_launches())
-                    aside.enter_context(modes_aside())
+                aside.enter_context(modes_aside())
             if first is not None:
                 try:
                     args = first(*args)
@@ -200,7 +200,7 @@ class Notifier:
                 since, self.since_ns = self.since_ns, 0
             if is_outermost:
                 self._aside = False
-                if aside is not None:
-                    aside.close()
+            if aside is not None:
+                aside.close()
             if since:
                 self.spent_ns += perf_counter_ns() - since
