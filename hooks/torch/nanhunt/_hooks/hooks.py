@@ -162,7 +162,8 @@ def _profiler(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def patched(*args: Any, **kwargs: Any) -> Any:
         session = _session
-        if session is not None and session.kernels is not None and not _is_traced():
+        if session is not None and session.kernels is not None and not (
+                _is_traced() or _compiler._is_compiling_flag):
             try:
                 session.kernels.give_way(args[0])
             except Exception as error:
@@ -404,6 +405,15 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
         session.state.phase = _phase_before if _phase_before != lib.BACKWARD else lib.LOSS
 
 
+def _begin_in_tap(session: Session) -> None:
+    """A backward, once it knows what parameters are called."""
+    tap = session.tap
+    if tap is not None:
+        if tap.named_at != session.parameter_names.changes:
+            tap.name_parameters()
+        tap.begin_backward()
+
+
 def _begin_backward(session: Session, losses: tuple[Any, ...], gradients: Any) -> tuple[Any, ...]:
     global _phase_before
     try:
@@ -432,10 +442,8 @@ def _begin_backward(session: Session, losses: tuple[Any, ...], gradients: Any) -
     except Exception as error:
         session.failed(error, "what a backward begins from")
     _phase_before, session.state.phase = session.state.phase, lib.BACKWARD
-    if session.places is not None and session.tap is not None:
-        if session.tap.named_at != session.parameter_names.changes:
-            session.tap.name_parameters()
-        session.tap.begin_backward()
+    if session.places is not None:
+        _begin_in_tap(session)
     if is_autocast_on():
         session.notify("before_backward_in_autocast", losses)
     return losses,
@@ -446,10 +454,8 @@ def _grad(session: Session, original: Callable[..., Any], args: tuple[Any, ...],
     if _in_backward or _root is not None:
         return original(*args, **kwargs)
     before, session.state.phase = session.state.phase, lib.BACKWARD
-    if session.places is not None and session.tap is not None:
-        if session.tap.named_at != session.parameter_names.changes:
-            session.tap.name_parameters()
-        session.tap.begin_backward()
+    if session.places is not None:
+        _begin_in_tap(session)
     _in_backward += 1
     try:
         return original(*args, **kwargs)
