@@ -20,8 +20,7 @@ class Fails:
 def plant_failing_part(watch, left=MOST):
     """`left`: so many mistakes end the watch."""
     session = watch._session
-    session.listeners.insert(0, Fails())
-    session.listeners = list(session.listeners)  # looked at anew
+    session.listen([Fails(), *session.listeners])
     session.errors = MOST - left
 
 

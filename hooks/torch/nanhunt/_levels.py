@@ -30,17 +30,19 @@ def add_listeners(session: Session) -> None:
     place = RankPlace(session, values)
     unheard = [scaler, place, steps, setup]
     if session.options.level == "ops":
-        session.mode, session.listeners = StepMode.KEPT, [scaler, *ops.listeners, place, setup]
+        session.mode = StepMode.KEPT
+        session.listen([scaler, *ops.listeners, place, setup])
 
         def without_a_tap() -> None:
             if values.tap is None:
-                session.mode, session.listeners = StepMode.UNHEARD, unheard
+                session.mode = StepMode.UNHEARD
+                session.listen(unheard)
             else:
                 values.tap.on()
 
         session.at_open.append(without_a_tap)
     elif session.options.level == "steps":
-        session.listeners = unheard
+        session.listen(unheard)
     else:
         session.at_open.append(Live(session, values, unheard, ops, steps).begin)
     lasting.listen(hooks.patch)

@@ -112,9 +112,6 @@ class Listener:
     def on_close(self) -> None: ...
 
 
-_nothing = nullcontext()
-
-
 class _Hearers(dict[str, "list[tuple[Listener, Callable[..., None]]]"]):
     """Of a list of listeners, by method: those that have it, looked for when it is called first."""
 
@@ -138,43 +135,47 @@ class Notifier:
         self.forget_listeners()
         self.spent_ns = 0  # since the last step's row
         self.since_ns = 0  # when what runs of ours began, while that is being timed; else 0
-        self._aside = False  # the program's modes are aside while it runs
 
     def failed(self, error: BaseException, where: str) -> None:
         """Something of ours raised."""
         raise NotImplementedError
 
     def forget_listeners(self) -> None:
-        self.listeners: list[Listener] = []
-        self._hearers = _Hearers(self.listeners)  # of those that were notified last
-        self._known: dict[int, _Hearers] = {}     # of all lists that were notified, by id
+        self._known: dict[int, _Hearers] = {}  # of all lists that were notified, by id
+        self.listen([])
 
-    def _hearers_of(self, listeners: list[Listener]) -> _Hearers:
-        self._hearers = self._known.setdefault(id(listeners), _Hearers(listeners))
-        return self._hearers
+    def listen(self, listeners: list[Listener]) -> None:
+        """These are notified from here on."""
+        key = id(listeners)
+        if key not in self._known:
+            self._known[key] = _Hearers(listeners)
+        self.listeners, self._hearers = listeners, self._known[key]
 
     def own_launches(self) -> AbstractContextManager[None]:
         """Around what may launch kernels of ours."""
-        return _nothing if self.kernels is None else self.kernels.own()
+        return nullcontext() if self.kernels is None else self.kernels.own()
+
+    def _put_aside(self) -> ExitStack:
+        aside = ExitStack()
+        aside.enter_context(self.own_launches())
+        aside.enter_context(modes_aside())
+        return aside
 
     def notify(self, method: str, *args: Any, first: Callable[..., Any] | None = None) -> Any:
         """Calls one method of each listener that has one. `first`: what comes before them; it is given the arguments,
         and gives those of the method, or None where nobody is called. The time of all of it is our own, and modes of
         the program are aside. None: that, or `first` has raised."""
-        listeners, known = self.listeners, self._hearers
-        hearers = (known if known.listeners is listeners else self._hearers_of(listeners))[method]
+        known = self._hearers
+        hearers = known[method]
         if first is None and not hearers:
             return None
-        aside, is_outermost = None, not self._aside
-        was_timed, self.since_ns = self.since_ns, self.since_ns or perf_counter_ns()
+        aside, is_timed = None, not self.since_ns
+        if is_timed:
+            self.since_ns = perf_counter_ns()
         try:
-            self._aside = True
             # A context costs as much as what is done in it. What a callback of the program's has turned on goes, too.
-            if is_outermost and self.kernels is not None or dispatch_modes() or function_modes():
-                aside = ExitStack()
-                if is_outermost:
-                    aside.enter_context(self.own_launches())
-                aside.enter_context(modes_aside())
+            if self.kernels is not None or dispatch_modes() or function_modes():
+                aside = self._put_aside()
             if first is not None:
                 try:
                     args = first(*args)
@@ -183,11 +184,11 @@ class Notifier:
                     return None
                 if args is None:
                     return None
-                if self.listeners is not listeners:
-                    listeners = self.listeners
-                    hearers = self._hearers_of(listeners)[method]
+                if self._hearers is not known:
+                    known = self._hearers
+                    hearers = known[method]
             for listener, hear in hearers:
-                if self.listeners is not listeners and listener not in self.listeners:
+                if self._hearers is not known and listener not in self.listeners:
                     continue  # taken off by one before it, which may have closed the watch
                 try:
                     hear(*args)
@@ -196,10 +197,8 @@ class Notifier:
             return args
         finally:
             since = 0
-            if not was_timed:  # first: whatever ends this early leaves no time that goes on
+            if is_timed:  # first: whatever ends this early leaves no time that goes on
                 since, self.since_ns = self.since_ns, 0
-            if is_outermost:
-                self._aside = False
             if aside is not None:
                 aside.close()
             if since:

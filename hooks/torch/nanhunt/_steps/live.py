@@ -137,7 +137,7 @@ class Live(Listener):
         self._graphs = False  # CUDA graphs are captured or replayed: they write unheard
         self._lasting = 0     # origins that last, of steps about which that was decided
         self._was_heard = True
-        session.listeners = self._unheard
+        session.listen(self._unheard)
         session.before_step_row = self._before_step_row  # type: ignore[method-assign]
 
     def begin(self) -> None:
@@ -158,7 +158,9 @@ class Live(Listener):
         session, tap, recorder = self.session, self.session.tap, self.session.recorder
         heard = tap is not None and (self.budget.share >= 1 or self._may_hear())
         session.mode = StepMode.HELD if heard else StepMode.UNHEARD
-        session.listeners = self._heard if heard else self._unheard
+        listeners = self._heard if heard else self._unheard
+        if session.listeners is not listeners:
+            session.listen(listeners)
         if tap is None or recorder is None:
             return
         if heard:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import weakref
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain
+from operator import attrgetter, is_not
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from nanhunt._tap.tap import Tap
 
 
+# What runs for each tensor or module is C alone.
+_address, _parameters, _buffers = attrgetter("_cdata"), attrgetter("_parameters"), attrgetter("_buffers")
+_is_some = partial(is_not, None)
 FULL_LOOK = 16  # uses: as often it is looked whether a tensor took another's place though that lives on
 
 
@@ -36,7 +41,7 @@ class OptimizerTensors:
         text, states = tap.text, optimizer.state
         self._names = session.parameter_names.changes
         now = _all(optimizer)
-        self._addresses = [t._cdata for t in now]
+        self._addresses = _addresses(now)
         self._sizes, self._uses = _sizes(optimizer), 0
         tensors: list[torch.Tensor] = []
         owners: list[int] = []
@@ -76,7 +81,7 @@ class OptimizerTensors:
         if self._names != session.parameter_names.changes or self._sizes != sizes or not self.owned.is_alive():
             return False
         # Tensors can be swapped.
-        return self._uses % FULL_LOOK != 0 or [t._cdata for t in _all(optimizer)] == self._addresses
+        return self._uses % FULL_LOOK != 0 or _addresses(_all(optimizer)) == self._addresses
 
 
 def _is_read(tap: Tap, t: torch.Tensor) -> bool:
@@ -99,10 +104,16 @@ def _all(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     for group in optimizer.param_groups:
         found += group["params"]
     found += _values_of([state for state in states.values() if type(state) is dict or isinstance(state, dict)])
+    if PLAIN.issuperset(map(type, found)):
+        return found
     return [t if type(t) in PLAIN else local(t) for t in found if type(t) in PLAIN or isinstance(t, torch.Tensor)]
 
 
-def _values_of(held: list[Any]) -> Iterator[Any]:
+def _addresses(tensors: Iterable[torch.Tensor]) -> list[int]:
+    return [*map(_address, tensors)]
+
+
+def _values_of(held: Iterable[Any]) -> Iterator[Any]:
     """Of dictionaries, or of what a scripted module has in their place."""
     return chain.from_iterable([d.values() for d in held])
 
@@ -110,13 +121,16 @@ def _values_of(held: list[Any]) -> Iterator[Any]:
 class ModuleTensors:
     """Parameters and buffers of a root and of all modules below it. They are not kept alive either."""
 
-    __slots__ = ("plain", "marked", "kinds", "at_kinds", "buffers", "marked_buffers", "_root", "_addresses", "_all",
-                 "_uses")
+    __slots__ = ("plain", "marked", "kinds", "at_kinds", "buffers", "marked_buffers", "_root", "_addresses",
+                 "_addresses_of_buffers", "_all", "_modules", "_uses")
 
     def __init__(self, session: Session, tap: Tap, root: torch.nn.Module, name: str) -> None:
-        now = _of_modules(root)
+        modules = _modules_of(root)
+        now = [*_parameters_of(modules), *_buffers_of(modules)]
         self._root, self._uses = weakref.ref(root), 0
-        self._all, self._addresses = TensorSet(now), [t._cdata for t in now]
+        self._all, self._addresses = TensorSet(now), _addresses(now)
+        self._addresses_of_buffers = _addresses(_buffers_of(modules))
+        self._modules = [*map(weakref.ref, modules)]
         names = session.parameter_names
         parameters = [(p, names.get(id(p), path)) for path, p in root.named_parameters()]
         buffers = [(b, plain_path(name, path)) for path, b in root.named_buffers() if b.is_floating_point()]
@@ -133,29 +147,37 @@ class ModuleTensors:
         self._uses += 1
         if self._root() is not root or not self._all.is_alive():
             return False
-        if self._uses % FULL_LOOK and not self.buffers.count:  # buffers are assigned anew by many a module
+        if self._uses % FULL_LOOK == 0:
+            modules = _modules_of(root)
+            return _addresses([*_parameters_of(modules), *_buffers_of(modules)]) == self._addresses
+        if not self._addresses_of_buffers:
             return True
-        return [t._cdata for t in _of_modules(root)] == self._addresses
+        alive = [*filter(_is_some, map(weakref.ref.__call__, self._modules))]
+        # Buffers are assigned anew by many a module.
+        return len(alive) == len(self._modules) and _addresses(_buffers_of(alive)) == self._addresses_of_buffers
 
 
 def _named(tap: Tap, items: list[tuple[torch.Tensor, str]]) -> Named:
     return Named([local(t) for t, _ in items], [tap.text(path) for _, path in items], keep=False)
 
 
-def _of_modules(root: torch.nn.Module) -> list[torch.Tensor]:
-    """Parameters, then buffers. Looked for without a call for each module."""
-    parameters: list[Any] = []
-    buffers: list[Any] = []
+def _modules_of(root: torch.nn.Module) -> list[torch.nn.Module]:
+    """Looked for without a call for each module."""
     todo, seen = [root], {id(root)}
     for module in todo:
-        held = module.__dict__
-        parameters += held["_parameters"],
-        buffers += held["_buffers"],
-        inner = held["_modules"]
+        inner = module.__dict__["_modules"]
         if inner:
             parts = inner.values()
             for key, part in zip(map(id, parts), parts):
                 if part is not None and key not in seen:
                     seen |= {key}
                     todo += part,
-    return [t for t in _values_of([*parameters, *buffers]) if t is not None]
+    return todo
+
+
+def _parameters_of(modules: Iterable[Any]) -> list[torch.Tensor]:
+    return [*filter(_is_some, _values_of(map(_parameters, modules)))]
+
+
+def _buffers_of(modules: Iterable[Any]) -> list[torch.Tensor]:
+    return [*filter(_is_some, _values_of(map(_buffers, modules)))]
