@@ -48,8 +48,8 @@ print(cond()); step(); print(cond())
 ENDS = """
 import time
 other = net(); its = torch.optim.SGD(other.parameters(), 0.1)
-def forever():
-    while True: step(other, its)
+def to_the_end():  # a daemon, which is stopped amid an operation, aborts most such programs, unwatched as well
+    while threading.main_thread().is_alive(): step(other, its)
 def end(gradient):
     {end}
 w = watch(); step()
@@ -90,7 +90,7 @@ print("end", model[1].weight.sum().item())
     "ends during backward, by os._exit": ENDS.format(end="sys.stdout.flush(); os._exit(4)"),
     "ends during backward, by an exception": ENDS.format(end="raise KeyError('labels')"),
     "ends during backward, while another thread trains": ENDS.format(
-        end="threading.Thread(target=forever, daemon=True).start(); time.sleep(0.05); sys.exit(5)"),
+        end="threading.Thread(target=to_the_end).start(); time.sleep(0.05); sys.exit(5)"),
     "wraps sys.exit": WRAPPED.format(name="sys.exit", end="sys.exit(3)"),
     "wraps sys.excepthook": WRAPPED.format(name="sys.excepthook", end="raise ValueError(1)"),
     "wraps os._exit": WRAPPED.format(
