@@ -109,11 +109,13 @@ class Places {
                                                                : Place{loss_, 0};
   }
 
-  // Whether the node that runs is one of Python's: the backward of an autograd.Function. Its class is in a library that
-  // is not linked.
-  static bool in_function() {
+  // Whether Python may run what runs: an autograd.Function's backward, whose class is in a library that is not linked,
+  // or a hook of the node, or what follows where a gradient is accumulated.
+  static bool may_be_python() {
     const auto node = torch::autograd::get_current_node();
-    return node != nullptr && std::string_view(typeid(*node).name()) == "N5torch8autograd6PyNodeE";
+    return node == nullptr || !node->tensor_pre_hooks().empty() || !node->pre_hooks().empty() ||
+           !node->post_hooks().empty() || std::string_view(typeid(*node).name()) == "N5torch8autograd6PyNodeE" ||
+           dynamic_cast<const torch::autograd::AccumulateGrad*>(node.get()) != nullptr;
   }
 
   std::int64_t loss() const { return loss_; }

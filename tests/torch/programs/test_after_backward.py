@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -363,3 +365,54 @@ def test_a_backward_through_an_optimizers_step_is_told_right(level, tmp_path):
     assert said.first["op"] == "aten::log" and said.first["class"] == "divide_by_zero", said.show()
     assert not any("errors inside" in note for note in said.run.notes), said.run.notes
     assert_silent(through_an_update(None), tmp_path / "mended", level)
+
+
+def hooked(kind, bad_step):
+    """A hook inside of backward divides a gradient by a size, which is 0 once."""
+
+    def build():
+        model = Net()
+        opt = torch.optim.SGD(model.parameters(), lr=1e-2)
+        now = [0]
+
+        def scaled(gradient):
+            size = gradient.abs().amax() * (0 if now[0] == bad_step else 1)
+            return gradient / size  # BUG
+
+        def on_accumulated(parameter):
+            parameter.grad = scaled(parameter.grad)
+
+        if kind == "of a parameter":
+            model.last.bias.register_hook(scaled)
+        elif kind == "of a gradient that was accumulated":
+            model.last.bias.register_post_accumulate_grad_hook(on_accumulated)
+        elif kind == "of a module":
+            model.last.register_full_backward_hook(lambda module, given, out: (scaled(given[0]), *given[1:]))
+
+        def step(i):
+            now[0] = i
+            x, y = data()
+            opt.zero_grad()
+            hidden = torch.tanh(model.first(x))
+            if kind == "of an activation":
+                hidden.register_hook(scaled)
+            F.cross_entropy(model.last(hidden), y).backward()
+            opt.step()
+
+        return step, model, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    "kind", ["of a parameter", "of a gradient that was accumulated", "of a module", "of an activation"]
+)
+def test_what_a_hook_computes_inside_of_backward_has_the_line_of_the_hook(kind, level, tmp_path):
+    said = told(hooked(kind, 3), tmp_path / "bad", level)
+    first = said.first
+    assert (first["class"], first["op"], first["step"]) == ("divide_by_zero", "aten::div", 3), said.show()
+    assert first["phase"] == "backward", said.show()
+    line = int(first["call_site"].rpartition(":")[2])
+    assert Path(__file__).read_text(encoding="utf-8").splitlines()[line - 1].endswith("# BUG"), first["call_site"]
+    assert_silent(hooked(kind, None), tmp_path / "mended", level)

@@ -104,12 +104,12 @@ class Rows {
     return bad;
   }
 
-  // The call site, to be asked for before the tap's mutex is taken: the user's line in forward, and in a backward that
-  // is written in Python, else 0.
+  // The call site, to be asked for before the tap's mutex is taken: the user's line in forward, and in what Python runs
+  // of a backward, else 0.
   std::int64_t site(const Plan& plan) {
     if (in_graph_) return in_graph_->site;
     if (plan.scalar_read) return 0;
-    if (in_backward()) return !plan.skip && Places::in_function() ? std::max<std::int64_t>(0, frames.here(true)) : 0;
+    if (in_backward()) return !plan.skip && Places::may_be_python() ? std::max<std::int64_t>(0, frames.here(true)) : 0;
     return plan.skip && (plan.places_none || !places.is_to_claim()) ? 0 : frames.here();
   }
 
@@ -266,7 +266,7 @@ class Rows {
  private:
   std::int64_t site_now() { return in_graph_ ? in_graph_->site : in_backward() ? in_backward_at(site_).site : site_; }
 
-  // That of its forward; the line of its own where the backward is written in Python.
+  // That of its forward; the line of its own where Python runs it.
   Place in_backward_at(std::int64_t site) {
     Place place = places.backward();
     if (site > 0) place.site = site;
