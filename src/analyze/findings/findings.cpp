@@ -588,10 +588,7 @@ std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const Fa
     findings.push_back(open.fold());
     report_open_streak(findings.back(), open.trials());
   }
-  const bool diverged = std::any_of(findings.begin(), findings.end(), [](const Finding& f) {
-    return f.cls == FindingClass::kExploding && f.severity == Severity::kFault;
-  });
-  for (Finding& f : misuse_findings(scaler, diverged)) findings.push_back(std::move(f));
+  report_misuses(findings, scaler);
   return findings;
 }
 

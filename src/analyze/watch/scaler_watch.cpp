@@ -203,7 +203,14 @@ void ScalerWatch::on_own_clip(double by, std::uint32_t step) {
 }
 
 void ScalerWatch::on_op_after_backward(const OpInView& op, std::optional<double> factor) {
-  optimizes_ = optimizes_ || op.record->phase == Phase::kOptimizer;
+  if (op.record->phase == Phase::kOptimizer) {
+    const UpdateRule rule = op.info->update;
+    optimizes_ = true;
+    divides_by_size_ =
+        divides_by_size_ || rule == UpdateRule::kQuotient || rule == UpdateRule::kAdam || rule == UpdateRule::kAdamW;
+    const bool past = in_step_ && scaled_ && !unscaled_ && stepped_past_.call_site.empty();
+    if (past) stepped_past_.call_site = names_.text(op.record->call_site);
+  }
   // A fused optimizer of a package may be given the scale.
   unscales_ = unscales_ || !op.info->known() || (factor && *factor != 1 && std::fabs(*factor * scale_ - 1) <= kSameFactor);
 }
@@ -212,6 +219,10 @@ std::optional<ScalerWatch::MisuseState> ScalerWatch::never_unscaled() const {
   if (!told_ || unscales_ || several_ || !optimizes_ || stepped_past_.count == 0) return std::nullopt;
   MisuseState state = stepped_past_;
   state.kind = Misuse::kNeverUnscaled;
+  const bool clipped = std::any_of(misuses_.begin(), misuses_.end(), [](const MisuseState& known) {
+    return known.kind == Misuse::kClipBeforeUnscale && known.did_harm;
+  });
+  state.sizes_count = !divides_by_size_ && !clipped;
   return state;
 }
 

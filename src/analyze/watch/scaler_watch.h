@@ -80,7 +80,8 @@ class ScalerWatch {
     double clipped_by = 1;  // where no norm is known
     bool did_harm = false;  // numbers were changed by it
     bool went_on = false;   // a later step finished
-    std::string text;
+    bool sizes_count = true;  // kNeverUnscaled: updates are as large as the gradients, as those of SGD are
+    std::string text, call_site;
   };
   const std::vector<MisuseState>& misuses() const { return misuses_; }
   // The scaler has only ever multiplied the loss, and optimizers step with what came of it.
@@ -147,6 +148,7 @@ class ScalerWatch {
   MisuseState stepped_past_;  // steps of optimizers that the scaler was not asked for
   bool unscales_ = false;   // it was called for more than to scale, or the program divides gradients itself, or may
   bool optimizes_ = false;  // an op of an optimizer was seen
+  bool divides_by_size_ = false;  // ... that divides gradients by their own magnitude, as Adam's does
 
   // For the recommendation.
   std::uint64_t held_steps_ = 0;  // clean ones in a row at one scale

@@ -2,6 +2,8 @@
 // Calls around the loss scaler in a wrong order.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/analyze/scaled_run.h"
 
 namespace nanhunt {
@@ -125,6 +127,64 @@ TEST(Misuse, of_a_scaler_that_only_scales_is_found_and_a_program_that_unscales_i
   EXPECT_EQ(table(stepped_past(1.0 / 4096)), "clean\n");
   const Analysis asked = stepped_past(1, true);
   for (const Finding& f : asked.findings) EXPECT_EQ(f.title.find("never unscaled"), std::string::npos) << f.title;
+}
+
+// A scaler that only scales, and an overflow: in backward of the first step, or in forward of the second.
+struct OverflowPastScaler {
+  Phase phase = Phase::kBackward;
+  const char* update = "add_";  // of the optimizer
+  bool asked = false;           // it steps by the scaler
+};
+
+Analysis overflow_past_the_scaler(const OverflowPastScaler& p) {
+  ScaledRun run(4096);
+  TraceBuilder& t = run.t;
+  Handle weight = t.value(finite());
+  for (int step = 0; step < 2; ++step) {
+    const auto half = [&](Phase phase, int at) {
+      const Numbers n = finite(64).as(DType::kF16).range(-6e4, 6e4);
+      return p.phase == phase && at == step ? n.inf(3) : n;
+    };
+    const Handle x = t.value(finite(64).as(DType::kF16).shape({8, 8}).range(-300, 300));
+    const Handle h = t.in("fc").op("mm", {{"self", x}, {"mat2", x}}, half(Phase::kForward, 1));
+    t.scaler(run.record(ScalerAction::kScale));
+    const Handle d = t.value(finite(64).as(DType::kF16).shape({8, 8}).range(-6e4, 6e4));
+    const Handle g = t.in("fc", Phase::kBackward).op("sum", {{"self", d}}, half(Phase::kBackward, 0));
+    t.mark(TensorRole::kBoundaryGradient, "fc.weight", g);
+    const bool bad = p.phase == Phase::kBackward || step == 1;
+    t.in("fc.weight", Phase::kOptimizer).called_from("train.py:9");
+    t.in_place(p.update, weight, {{"other", p.phase == Phase::kForward ? h : g}}, bad ? finite().inf(3) : finite());
+    t.mark(TensorRole::kParameter, "fc.weight", weight);
+    if (p.asked) t.scaler(run.record(ScalerAction::kStep));
+    t.end_step(1, 4096);
+  }
+  return analysis_of(t);
+}
+
+TEST(Misuse, of_a_scaler_that_only_scales_leads_the_overflow_that_follows_of_it) {
+  for (const Phase phase : {Phase::kBackward, Phase::kForward}) {
+    const Analysis a = overflow_past_the_scaler({phase});
+    ASSERT_FALSE(a.findings.empty());
+    const Finding& f = a.findings[0];
+    EXPECT_EQ(f.cls, FindingClass::kApiMisuse) << table(a);
+    EXPECT_EQ(f.severity, Severity::kFault);
+    EXPECT_EQ(f.call_site, "train.py:9");
+    EXPECT_EQ(f.confidence, phase == Phase::kForward ? Confidence::kInferred : Confidence::kObserved);
+    EXPECT_EQ(f.advice.at(0).id, "step-by-scaler");
+    EXPECT_NE(std::find(f.sinks.begin(), f.sinks.end(), "parameter fc.weight"), f.sinks.end());
+    EXPECT_NE(text_of(f).find("overflows fp16"), std::string::npos) << text_of(f);
+    for (const Finding& other : a.findings) EXPECT_NE(other.cls, FindingClass::kOverflow) << table(a);
+  }
+}
+
+TEST(Misuse, of_a_scaler_that_only_scales_leads_no_overflow_of_another_cause) {
+  // given an optimizer that divides by the gradients' size, or one that steps by the scaler
+  for (const OverflowPastScaler& p :
+       {OverflowPastScaler{Phase::kForward, "addcdiv_"}, OverflowPastScaler{Phase::kBackward, "add_", true}}) {
+    const Analysis a = overflow_past_the_scaler(p);
+    ASSERT_FALSE(a.findings.empty());
+    EXPECT_EQ(a.findings[0].cls, FindingClass::kOverflow) << table(a);
+  }
 }
 
 TEST(Misuse, is_not_made_of_two_scalers_that_each_number_their_optimizers_from_0) {

@@ -134,6 +134,36 @@ def test_a_run_that_diverges_with_gradients_that_were_never_unscaled_has_that_as
     assert said.status == "fault" and said.what[:2] == ("api_misuse", "step"), said.show()
 
 
+@pytest.mark.parametrize("by_scaler", [False, True])
+def test_gradients_that_overflow_where_the_optimizer_steps_past_the_scaler_follow_from_that(by_scaler, tmp_path):
+    def build():
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**22)
+
+        def step(i):
+            x, y = data()
+            opt.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                out = net(x)
+            scaler.scale(F.cross_entropy(out.float(), y)).backward()
+            if by_scaler:
+                scaler.step(opt)
+                scaler.update()
+            else:
+                opt.step()
+
+        return step, net, opt
+
+    said = told(build, tmp_path, "live", steps=12)
+    if by_scaler:
+        assert not said.loud, said.show()
+        return
+    assert said.status == "fault" and said.what[:3] == ("api_misuse", "step", "optimizer"), said.show()
+    assert said.first["call_site"] and [a["id"] for a in said.first["advice"]] == ["step-by-scaler"], said.show()
+    assert any("overflows fp16" in line for line in said.first["evidence"]), said.show()
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_scaler_that_is_not_updated_is_misuse(level, tmp_path):
     said = told(scaled(updates=False), tmp_path, level)

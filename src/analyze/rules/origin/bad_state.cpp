@@ -21,6 +21,11 @@ std::optional<Diagnosis> diagnose_bad_state(const Case& c) {
         "It was finite when it was last seen, and no watched op has written it since: something unseen did, as code of "
         "the program between steps may.";
     d.sure = false;
+  } else if (c.birth.into != 0) {
+    d.title = fmt::format("What was loaded into the {} was bad: {}", what, count);
+    d.explanation =
+        "It was not finite when it was copied there, and no op that was watched made it: a bad checkpoint, or what the "
+        "program made of it.";
   } else {
     d.title = fmt::format("The {} was bad from the start: {}", what, count);
     d.explanation =

@@ -3,6 +3,10 @@
 // skipped step that were kept and added to.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
 #include "src/analyze/wording/advice.h"
 #include "src/analyze/rules/registry.h"
 #include "src/analyze/rules/run/scaler.h"
@@ -51,13 +55,53 @@ Phase phase_of_call(const std::string& call) {
   return call == "scale" ? Phase::kScale : Phase::kOptimizer;
 }
 
+// Does a fault come of gradients that were never unscaled? What backward and the optimizer make carries the scale; the
+// weights do so once a step was taken with it, where updates are as large as gradients are.
+bool carries_scale(Phase phase) {
+  return phase == Phase::kScale || phase == Phase::kBackward || phase == Phase::kComm || phase == Phase::kUnscale ||
+         phase == Phase::kClip || phase == Phase::kOptimizer;
+}
+bool comes_of_scale(const Finding& f, const ScalerWatch::MisuseState& never) {
+  if (f.severity != Severity::kFault || began(f) < never.first_step) return false;
+  if (f.cls == FindingClass::kExploding) return true;
+  if (f.cls != FindingClass::kOverflow) return false;
+  return carries_scale(f.place.phase) || (never.sizes_count && began(f) > never.first_step);
+}
+
+// The first of the faults that come of a misuse becomes the finding about it: it keeps what was harmed, and how.
+void lead(std::vector<Finding>& findings, Finding misuse, const ScalerWatch::MisuseState& never) {
+  const auto follows = [&](const Finding& f) { return comes_of_scale(f, never); };
+  const auto first = std::find_if(findings.begin(), findings.end(), follows);
+  if (first == findings.end()) {
+    findings.push_back(std::move(misuse));
+    return;
+  }
+  for (auto later = std::next(first); later != findings.end(); ++later) {
+    if (follows(*later)) later->evidence.insert(later->evidence.begin(), "It follows from this: " + misuse.title + ".");
+  }
+  misuse.severity = Severity::kFault;
+  const bool sure = first->cls == FindingClass::kExploding || carries_scale(first->place.phase);
+  if (!sure) misuse.confidence = Confidence::kInferred;
+  misuse.evidence.insert(misuse.evidence.begin(), fmt::format("From it follows, in step {} ({}): {}.", began(*first),
+                                                              phase_name(first->place.phase), first->title));
+  misuse.evidence.insert(misuse.evidence.end(), first->evidence.begin(), first->evidence.end());
+  misuse.bad_steps = first->bad_steps;
+  misuse.sinks = std::move(first->sinks);
+  misuse.chain = std::move(first->chain);
+  misuse.first_inf = std::move(first->first_inf);
+  misuse.first_nan = std::move(first->first_nan);
+  misuse.ranks = std::move(first->ranks);
+  misuse.rank_propagation = std::move(first->rank_propagation);
+  findings.erase(first);
+  findings.insert(findings.begin(), std::move(misuse));
+}
+
 }  // namespace
 
 extern const Rule kApiMisuseRule{FindingClass::kApiMisuse, diagnose_api_misuse};
 
-std::vector<Finding> misuse_findings(const ScalerWatch& scaler, bool diverged) {
+void report_misuses(std::vector<Finding>& findings, const ScalerWatch& scaler) {
   using Kind = ScalerWatch::Misuse;
-  std::vector<Finding> out;
   std::vector<ScalerWatch::MisuseState> misuses = scaler.misuses();
   if (const auto never = scaler.never_unscaled()) misuses.push_back(*never);
   for (const ScalerWatch::MisuseState& m : misuses) {
@@ -126,7 +170,8 @@ std::vector<Finding> misuse_findings(const ScalerWatch& scaler, bool diverged) {
       case Kind::kNeverUnscaled:
         f.place.op = "step";
         f.place.phase = Phase::kOptimizer;
-        f.severity = diverged ? Severity::kFault : Severity::kWarning;
+        f.severity = Severity::kWarning;
+        f.call_site = m.call_site;
         f.title = fmt::format("Gradients are never unscaled: the optimizer steps with gradients {} times too large",
                               scale_text(m.scale));
         f.explanation =
@@ -137,9 +182,12 @@ std::vector<Finding> misuse_findings(const ScalerWatch& scaler, bool diverged) {
     }
     if (m.count > 1)
       f.evidence.push_back(fmt::format("Seen {} times, in steps {} to {}.", m.count, m.first_step, m.last_step));
-    out.push_back(std::move(f));
+    if (m.kind == Kind::kNeverUnscaled) {
+      lead(findings, std::move(f), m);
+    } else {
+      findings.push_back(std::move(f));
+    }
   }
-  return out;
 }
 
 }  // namespace nanhunt::analyze

@@ -27,7 +27,8 @@ void report_calibration(Finding& f, const std::vector<const ScaleTrial*>& trials
 void report_open_streak(Finding& f, const std::vector<const ScaleTrial*>& trials);
 void report_collapse(Finding& f, const ScalerWatch::CollapseState& state);
 
-// `diverged`: there is a fault of class exploding.
-std::vector<Finding> misuse_findings(const ScalerWatch& scaler, bool diverged);
+// Adds wrong calls of the scaler. One that changed the size of updates leads the faults that follow of it, as one
+// finding.
+void report_misuses(std::vector<Finding>& findings, const ScalerWatch& scaler);
 
 }  // namespace nanhunt::analyze
