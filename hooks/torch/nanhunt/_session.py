@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The watch over this process: one at a time. Owns the options, the recorder and the listeners; counts steps.
 
-The recorder is opened at the first sign of training (a root module's call or an optimizer's step), so that data-loader
-workers, launchers and programs that only import torch leave no trace.
+The recorder is opened at the first sign of training (an optimizer, a root module's call, a cast to fp16), so that
+data-loader workers, launchers and programs that only import torch leave no trace.
 """
 from __future__ import annotations
 

@@ -10,7 +10,20 @@
 namespace nanhunt::analyze {
 namespace {
 
-constexpr std::string_view kOutside = "<loss>";
+bool lasts(TensorRole role) {
+  return role == TensorRole::kParameter || role == TensorRole::kState || role == TensorRole::kBuffer;
+}
+
+// What was written into something that lasts has a name now: no sample, where it came from the program.
+void name_target(Birth& birth, TensorRole role, StringId path) {
+  birth.into_role = role;
+  birth.into_name = path;
+  if ((birth.kind != BirthKind::kBatch && birth.kind != BirthKind::kUnwatched) || !lasts(role)) return;
+  birth.kind = BirthKind::kState;
+  birth.role = role;
+  birth.at.op = kStateOp;
+  birth.at.module = path;
+}
 
 }  // namespace
 
@@ -57,8 +70,7 @@ void ValueGraph::on_mark(const MarkRecord& mark) {
   if (mark.kind == TensorRole::kState && value->made_in == Phase::kUpdate) found_updating(*value);
 
   const bool from_outside = mark.kind == TensorRole::kBatch || mark.kind == TensorRole::kLabel;
-  const bool lasting =
-      mark.kind == TensorRole::kParameter || mark.kind == TensorRole::kState || mark.kind == TensorRole::kBuffer;
+  const bool lasting = lasts(mark.kind);
   OpRef at;
   at.step = mark.step;
   at.micro_batch = mark.micro_batch;
@@ -101,10 +113,8 @@ void ValueGraph::on_mark(const MarkRecord& mark) {
     Birth* birth = find_birth(id);
     if (birth != nullptr && birth->source.value == value->id) birth->source.name = value->name;
     if (birth != nullptr && birth->into == value->storage && birth->into != 0 && !birth->into_role &&
-        (from_outside || lasting)) {
-      birth->into_role = mark.kind;
-      birth->into_name = mark.path;
-    }
+        (from_outside || lasting))
+      name_target(*birth, mark.kind, mark.path);
   }
   if (mark.kind == TensorRole::kBoundaryGradient && value->made_in == Phase::kData) value->made_step = mark.step;
   if (mark.kind == TensorRole::kBoundaryGradient && mark.path != 0) bad_gradients_.push_back(mark.path);
@@ -188,7 +198,7 @@ bool ValueGraph::may_be_singular(const Birth& birth) const {
   return c.is_op() && (c.singular != Singular::kNone || (c.output->bad & kBadNaN) != 0);
 }
 
-// What a constant is written into, where that is known before it is used.
+// What a constant, or what came from outside, is written into, where that is known before it is used.
 void ValueGraph::note_target(const OpInView& op) {
   for (std::size_t i = 0; i < op.in.size(); ++i) {
     const Value* old = op.in[i];
@@ -197,15 +207,20 @@ void ValueGraph::note_target(const OpInView& op) {
       if (out == nullptr || out->bad == 0 || out->storage != old->storage) continue;
       for (const BirthId id : labels_.get(out->labels).births) {
         Birth* birth = find_birth(id);
-        const bool constant = birth != nullptr && birth->at.seq == op.record->seq && birth->into == 0 &&
-                              (birth->kind == BirthKind::kGiven || op.info->has(kWritesConstant));
-        if (!constant) continue;
+        if (birth == nullptr || birth->into != 0) continue;
+        const bool constant =
+            birth->at.seq == op.record->seq && (birth->kind == BirthKind::kGiven || op.info->has(kWritesConstant));
+        const bool outside = birth->kind == BirthKind::kBatch || birth->kind == BirthKind::kUnwatched;
+        const bool loaded = outside && op.info->has(kOverwritesAll) &&
+                            std::any_of(op.inputs.begin(), op.inputs.end(),
+                                        [&](const OpArg& arg) { return arg.value == birth->source.value; });
+        if (!constant && !loaded) continue;
         birth->into = old->storage;
         const Value* base = values_.find(old->base);
         for (const Value* known : {old, base}) {
           for (const TensorRole role : {TensorRole::kParameter, TensorRole::kState, TensorRole::kBuffer}) {
             if (known != nullptr && !birth->into_role && known->name != 0 && known->has_role(role))
-              birth->into_role = role, birth->into_name = known->name;
+              name_target(*birth, role, known->name);
           }
         }
       }
@@ -255,45 +270,6 @@ void ValueGraph::hit_sink(const Value& value, TensorRole kind, StringId path, st
       birth->sinks.push_back({kind, path, value.id, value.node, value.bad, value.stats});
     } else {
       ++birth->more_sinks;
-    }
-  }
-}
-
-void ValueGraph::note_last_number(const OpInView& op) {
-  const bool validation = op.record->phase == Phase::kValidation;
-  if (op.record->phase == Phase::kOptimizer || op.record->phase == Phase::kUpdate) return;
-  for (const Value* value : op.out) {
-    if (value == nullptr || value->bad == 0 || value->deliberate == Deliberate::kYes || value->labels == 0) continue;
-    const bool nan = (value->bad & kBadNaN) != 0, one = value->stats.numel == 1;
-    // Of many, who knows which are used: what a model gave is marked. What selects may hand on a mask.
-    const bool counts = validation ? one && (nan || (value->deliberate == Deliberate::kNo && !op.info->has(kSelects)))
-                                   : one || nan;
-    if (!counts) continue;
-    (validation ? last_validated_ : last_number_) = {true, *value};
-    const std::string module = names_.text(op.record->module);
-    if (!trained_ && one && nan && (module.empty() || module == kOutside)) last_alone_ = {true, *value};
-  }
-}
-
-// Something that is finite was made of it: it was meant (a mask, nan_to_num). Who shows a tensor selects what is finite.
-void ValueGraph::forget_cured(const OpInView& op) {
-  const bool floating = std::any_of(op.out.begin(), op.out.end(), [&](const Value* out) {
-    const LayoutRecord* layout = out == nullptr ? nullptr : names_.layout(out->layout);
-    return layout != nullptr && is_floating(layout->dtype);
-  });
-  if (!floating || op.info->name == "masked_select") return;
-  const auto is_part = [&](LabelSetId part, LabelSetId whole) {
-    const std::vector<BirthId>& births = labels_.get(part).births;
-    const auto holds = [&](BirthId id) { return labels_.contains(whole, id); };
-    return !births.empty() && std::all_of(births.begin(), births.end(), holds);
-  };
-  for (std::size_t i = 0; i < op.in.size(); ++i) {
-    const Value* read = op.in[i];
-    if (read == nullptr || read->bad == 0 || op.inputs[i].role == ArgRole::kOverwritten) continue;
-    for (LastNumber* last : {&last_number_, &last_alone_, &last_validated_}) {
-      if (trained_ && last != &last_validated_) continue;
-      if (last->bad && (last->value.storage == read->storage || is_part(last->value.labels, read->labels)))
-        last->bad = false;
     }
   }
 }

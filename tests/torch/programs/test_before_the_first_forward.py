@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 
 import pytest
@@ -112,3 +113,61 @@ def test_a_program_that_ends_before_its_first_forward_is_judged_where_something_
         first = report["findings"][0]
         assert (first["class"], first["op"]) == ("divide_by_zero", "aten::div"), first
         assert first["call_site"] == "train.py:6" and "AssertionError: bad data" in json.dumps(report), first
+
+
+def loading(when, bad):
+    """A checkpoint of which one bias holds NaN is loaded into a model that has its optimizer already."""
+
+    def build():
+        torch.manual_seed(0)
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+        kept = {name: p.numpy().copy() for name, p in net.state_dict().items()}
+        if bad:
+            kept["last.bias"][1] = math.nan
+        checkpoint = {name: torch.from_numpy(values) for name, values in kept.items()}
+
+        def step(i):
+            if i == when:
+                net.load_state_dict(checkpoint)
+            opt.zero_grad()
+            F.cross_entropy(net(torch.randn(8, 6)), torch.arange(8) % 3).backward()
+            opt.step()
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("when", [0, 3])
+def test_what_a_checkpoint_holds_is_no_sample_though_the_optimizer_is_made_before_it_is_loaded(when, level, tmp_path):
+    said = told(loading(when, True), tmp_path / "bad", level)
+    first = said.first
+    assert (first["class"], first["module"], first["step"]) == ("bad_state", "last.bias", when), said.show()
+    assert first["title"] == "What was loaded into the parameter last.bias was bad: 1 NaN of 3", said.show()
+    assert first["call_site"].startswith("test_before_the_first_forward.py:"), first
+    assert_silent(loading(when, False), tmp_path / "mended", level)
+
+
+CAST = """
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4))
+with torch.no_grad(): model[0].weight[1, 2] = WEIGHT
+model.CAST
+for _ in range(3): print(model(torch.ones(2, 4).half()).sum().item())
+"""
+
+
+@pytest.mark.parametrize("cast", ["half()", "to(torch.float16)", "to(dtype=torch.float16)"])
+def test_a_cast_of_a_whole_model_is_named_where_it_makes_weights_infinite(cast, library, tmp_path):
+    for weight, status in (("1e5", "fault"), ("1e4", "clean")):
+        script, run = tmp_path / f"{status}.py", tmp_path / status
+        script.write_text(CAST.replace("WEIGHT", weight).replace("CAST", cast))
+        done = subprocess.run([cli(), "run", "--out", run, "--", *ready_python.command(), script], capture_output=True,
+                              text=True, timeout=1800, env=with_package())
+        report = json.loads((run / "report.json").read_text())
+        assert report["verdict"]["status"] == status, done.stderr
+        if status == "fault":
+            first = report["findings"][0]
+            assert (first["class"], first["op"], first["call_site"]) == ("overflow", "aten::_to_copy", "fault.py:5")

@@ -16,6 +16,7 @@ import torch
 from nanhunt import _library as lib
 from nanhunt import _step_judge as steps
 from nanhunt._hooks import calls, compiled, endings, launched_kernels, phases
+from nanhunt._hooks.casts import CASTS
 from nanhunt._hooks.dynamo import hide_function, register_with_dynamo
 from nanhunt._hooks.frames import take_frames_off
 from nanhunt._hooks.functions import function_around
@@ -79,6 +80,8 @@ def install(session: Session) -> None:
     patch(torch.optim.Optimizer, "__init__", _optimizer_made, trains=False)
     for kind in (torch.optim.Optimizer, torch.nn.Module):
         patch(kind, "zero_grad", _cleared)
+    for name, cast in CASTS.items():
+        patch(torch.nn.Module, name, cast, trains=False)
     profile = getattr(torch.autograd.profiler, "profile", None)
     if session.options.kernels and hasattr(profile, "_prepare_trace"):
         _patches.put(profile, "_prepare_trace", _profiler)
