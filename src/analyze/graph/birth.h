@@ -65,6 +65,7 @@ struct OriginContext {
   // Where backward made what can be singular, through views and in-place writes: the op that made it, and the one forward
   // op whose results alone it was made of. 0: not so. Where it is such a result itself, or a view of one, the second alone.
   StringId pole_maker = 0, pole_of = 0;
+  std::optional<ArgSnapshot> ignored_labels;  // of the loss that is divided: there is no other label
 };
 
 // A place in the trace, still as ids.

@@ -52,6 +52,26 @@ void trace_pole(OriginContext& context, const OpInfo& info, const Names& names, 
   context.pole_of = forward->op;
 }
 
+// The labels of a loss that was added up and is divided now, where each of them is ignored.
+std::optional<ArgSnapshot> ignored_labels(const OriginContext& context, Names& names, ValueTable& values,
+                                          const OpRing& ring) {
+  const auto sum = std::find_if(context.op.inputs.begin(), context.op.inputs.end(),
+                                [&](const ArgSnapshot& arg) { return names.text(arg.slot) == "self"; });
+  const Value* value = sum == context.op.inputs.end() ? nullptr : values.find(sum->value);
+  const RecentOp* maker = value == nullptr ? nullptr : ring.find(values.producer_of(*value));
+  if (maker == nullptr || names.op(maker->op).pole != Pole::kLabels) return std::nullopt;
+  const OpSnapshot loss = snapshot(*maker, values, ring);
+  const auto ignored = std::find_if(loss.scalars.begin(), loss.scalars.end(), [&](const ScalarSnapshot& scalar) {
+    return names.text(scalar.name) == "ignore_index";
+  });
+  if (ignored == loss.scalars.end()) return std::nullopt;
+  for (const ArgSnapshot& labels : loss.inputs) {
+    if (!is_pole_slot(names.op(maker->op), names.text(labels.slot)) || !labels.known) continue;
+    if (labels.stats.min == ignored->value && labels.stats.max == ignored->value) return labels;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 OpSnapshot snapshot(const RecentOp& op, ValueTable& values, const OpRing& ring) {
@@ -112,7 +132,11 @@ std::unique_ptr<OriginContext> capture(const OpInView& op, Names& names, ValueTa
     }
   }
 
-  if (origin.phase == Phase::kBackward) trace_pole(*context, *op.info, names, values, ring);
+  if (origin.phase == Phase::kBackward) {
+    trace_pole(*context, *op.info, names, values, ring);
+  } else if (op.info->bound == Bound::kQuotient) {
+    context->ignored_labels = ignored_labels(*context, names, values, ring);
+  }
 
   // Breadth first through producers. A value may be met twice: its producer is taken once.
   struct Open {

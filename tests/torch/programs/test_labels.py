@@ -125,3 +125,26 @@ def test_a_batch_that_was_read_ahead_is_of_the_step_that_trains_on_it(level, tmp
     assert said.what[0] == "bad_input" and said.first["step"] == 4, said.show()
     assert "step 4" in said.first["title"] and said.first["bad_steps"]["first_step"] == 4, said.show()
     assert_silent(read_ahead(None), tmp_path / "twin", level, 7)
+
+
+def counted(least):
+    """A loss is added up and divided by how many labels there are, as packages do: of one batch none is left."""
+
+    def target(i):
+        labels = torch.arange(8) % 3
+        return torch.full_like(labels, -100) if i == BAD else labels
+
+    def loss(out, y):
+        return F.cross_entropy(out, y, reduction="sum") / (y != -100).sum().clamp(min=least)
+
+    return training(target, loss)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_loss_divided_by_its_labels_says_that_all_of_them_are_ignored(level, tmp_path):
+    said = told(counted(0), tmp_path / "bad", level, STEPS)
+    assert said.what[:2] == ("divide_by_zero", "aten::div") and said.first["step"] == BAD, said.show()
+    assert said.first["title"] == "aten::div in <loss> divides a loss by its number of labels: 0/0", said.show()
+    assert "the ignored index -100" in said.first["explanation"]
+    assert [advice["id"] for advice in said.first["advice"]] == ["skip-unlabelled"]
+    assert_silent(counted(1), tmp_path / "good", level, STEPS)

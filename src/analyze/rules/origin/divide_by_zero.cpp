@@ -35,11 +35,26 @@ std::optional<Diagnosis> without_guard(const Case& c, const ArgSnapshot& shown) 
   return d;
 }
 
+Diagnosis without_labels(const Case& c, const ArgSnapshot& labels) {
+  Diagnosis d;
+  const std::string place = c.where().empty() ? c.op() : c.op() + " " + c.where();
+  d.cause = "0/0: a mean over no label";
+  d.title = fmt::format("{} divides a loss by its number of labels: 0/0", place);
+  d.explanation = fmt::format(
+      "Every label of this batch is the ignored index {}, so the loss is a sum of nothing, divided by 0 labels.",
+      number(labels.stats.min));
+  d.evidence.push_back(fmt::format("Of {} all are ignored.", count_of(labels.stats.numel, "label")));
+  add_if(d.evidence, range_text(c));
+  d.advice = {"skip-unlabelled"};
+  return d;
+}
+
 std::optional<Diagnosis> diagnose_divide_by_zero(const Case& c) {
   if (c.is_op()) {
     if (const ArgSnapshot* shown = unguarded(c)) return without_guard(c, *shown);
   }
   if (!c.is_op() || c.singular != Singular::kPole) return std::nullopt;
+  if (c.context->ignored_labels) return without_labels(c, *c.context->ignored_labels);
   Diagnosis d;
   const std::string place = c.where().empty() ? c.op() : c.op() + " " + c.where();
   d.advice = denominator_advice(c);
