@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reports/views/equation.h"
 
+#include <algorithm>
+#include <iterator>
 #include <optional>
 #include <vector>
 
@@ -174,6 +176,84 @@ std::size_t end_of_right(std::string_view text, std::size_t at, Binds binds) {
   return depth == 0 && !after_sign ? end : text.npos;
 }
 
+// Functions of PyTorch's that are no op, with the signs of the ops that they compute with; "^" for "**".
+struct Composed {
+  std::string_view name, signs;
+};
+constexpr Composed kComposedFunctions[] = {
+    {"backward", "+-*/^"},
+    {"cdf", "+-*/^"},
+    {"corrcoef", "-*/"},
+    {"cov", "-*/"},
+    {"entropy", "+-*/^"},
+    {"float_power", "^"},
+    {"gumbel_softmax", "/+-"},
+    {"icdf", "+-*/^"},
+    {"kl_divergence", "+-*/^"},
+    {"log_prob", "+-*/^"},
+    {"normalize", "/"},
+    {"rsample", "+-*/^"},
+    {"square", "^"},
+    {"step", "+-*/^"},
+};
+
+// Whether a function that is called there may make the op that has this sign.
+bool called_in(std::string_view text, std::string_view sign) {
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t begin = i;
+    while (i < text.size() && is_word(text[i])) ++i;
+    if (i == begin) {
+      ++i;
+      continue;
+    }
+    if (i == text.size() || text[i] != '(') continue;
+    const std::string_view name = table_name(text.substr(begin, i - begin));
+    const bool of_python = begin == 0 || text[begin - 1] != '.';
+    if (sign_of(name) == sign || op_info(name).has(kComposed) || (sign == "+" && of_python && name == "sum"))
+      return true;
+    const auto* row = std::ranges::find(kComposedFunctions, name, &Composed::name);
+    if (row != std::end(kComposedFunctions) && row->signs.find(sign == "**" ? '^' : sign.front()) != sign.npos)
+      return true;
+  }
+  return false;
+}
+
+// PyTorch divides a number by a tensor as the tensor's reciprocal times the number. It is not known which names are
+// numbers, so that a quotient may hold a product, unless what it divides is the product at `product`.
+bool quotient_multiplies(std::string_view text, std::size_t product) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '/') continue;
+    const bool whole = i + 1 < text.size() && text[i + 1] == '/';
+    if (!whole && joins(text, i) && !(i > product && begin_of_left(text, i, Binds::kProduct) <= product)) return true;
+    if (whole) ++i;
+  }
+  return false;
+}
+
+// Whether a line can only go on with the one above it.
+bool goes_on(std::string_view line) {
+  const std::size_t first = line.find_first_not_of(' ');
+  return first != line.npos && std::string_view("/*+-.)]}%@|&<>=").find(line[first]) != std::string_view::npos;
+}
+
+// The line with the rest of its statement, where that is in more lines. An operation has the line where it begins,
+// wherever its sign stands.
+std::optional<std::string> statement_of(std::string_view line, std::span<const std::string> below) {
+  std::optional<std::string> text = without_strings(line);
+  for (std::size_t next = 0; text; ++next) {
+    int depth = 0;
+    for (const char c : *text) depth += opens(c) ? 1 : closes(c) ? -1 : 0;
+    const bool open = depth > 0 || text->ends_with('\\');
+    if (next == below.size()) return open ? std::nullopt : text;
+    if (!open && !goes_on(below[next])) return text;
+    const std::optional<std::string> more = without_strings(below[next]);
+    if (!more || text->size() + more->size() > kLongestLine) return std::nullopt;
+    if (text->ends_with('\\')) text->back() = ' ';
+    *text += ' ' + *more;
+  }
+  return text;
+}
+
 std::string_view trimmed(std::string_view text) {
   while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
   while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
@@ -208,15 +288,17 @@ std::string part_of_quotient(std::string_view op, std::string_view slot, std::st
   return slot == "self" ? "numerator" : slot == "other" ? "denominator" : otherwise;
 }
 
-std::string operation_in_line(std::string_view op, std::string_view line) {
+std::string operation_in_line(std::string_view op, std::string_view line, std::span<const std::string> below) {
   const std::string_view sign = sign_of(op);
   if (sign.empty() || line.size() > kLongestLine) return "";
+  const std::optional<std::string> statement = statement_of(line, below);
+  if (!statement) return "";
+  const std::size_t place = only_place(*statement, sign);
+  if (place >= line.size() || called_in(*statement, sign)) return "";
+  if (sign == "*" && quotient_multiplies(*statement, place)) return "";
   const std::optional<std::string> plain = without_strings(line);
   if (!plain) return "";
   const std::string_view text = *plain;
-  // PyTorch's functions that divide inside, at the line that calls them.
-  for (const std::string_view divides : {"normalize(", "cosine_similarity("})
-    if (sign == "/" && text.find(divides) != text.npos) return "";
   const std::size_t at = only_place(text, sign);
   if (at == text.npos) return "";
   const Binds binds = sign == "**"                         ? Binds::kPower

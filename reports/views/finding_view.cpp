@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "reports/views/equation.h"
 #include "reports/views/numbers.h"
@@ -87,12 +88,26 @@ TensorRow view_tensor(const TensorSummary& tensor) {
   return row;
 }
 
+// Whether the module's own code is among the callers: else PyTorch's code of a module that the innermost line calls,
+// whose frames are not recorded, did the operation. Before Python 3.11 functions are recorded without their class.
+bool by_own_code(const Finding& f) {
+  const std::string method = f.module_class + ".";
+  bool classes = false;
+  for (const SourceFrame& frame : f.frames) {
+    const std::size_t at = frame.function.find(method);
+    if (at != std::string::npos && (at == 0 || frame.function[at - 1] == '.')) return true;
+    classes = classes || frame.function.find('.') != std::string::npos;
+  }
+  return f.module_class.empty() || !classes;
+}
+
 // What the innermost line calls the numbers that met. What a backward computes stands in no line.
 std::string element_in_code(const Finding& f) {
-  if (f.place.phase == Phase::kBackward || !f.place.op || f.frames.empty()) return "";
+  if (f.place.phase == Phase::kBackward || !f.place.op || f.frames.empty() || !by_own_code(f)) return "";
   const SourceFrame& inner = f.frames.front();
   if (inner.line < inner.first_line || inner.line - inner.first_line >= inner.code.size()) return "";
-  return clip(operation_in_line(*f.place.op, inner.code[inner.line - inner.first_line]), kNameLimit);
+  const std::span<const std::string> lines = std::span(inner.code).subspan(inner.line - inner.first_line);
+  return clip(operation_in_line(*f.place.op, lines.front(), lines.subspan(1)), kNameLimit);
 }
 
 // "a / b = 0 / 0 = NaN at [3, 0]. Nothing keeps b from 0."

@@ -54,6 +54,39 @@ TEST(Equation, the_line_of_code_has_the_names_of_both_sides) {
   EXPECT_EQ(named("aten::div", "y = 1 / x ** 2"), "1 / x ** 2");
 }
 
+TEST(Equation, a_line_that_makes_the_op_in_another_way_too_names_no_sides) {
+  const auto names_none = [](std::string_view op, std::string_view line) {
+    EXPECT_EQ(operation_in_line(op, line), "") << line;
+  };
+  names_none("aten::div", "loss = (err / scale).sum().div(m.sum())");
+  names_none("aten::div", "x = torch.true_divide(a, b) + c / d");
+  names_none("aten::div_", "x = (c / d) + a.div_(b)");
+  names_none("aten::mul", "return (h * 0.5).mul(self.gain.half()).float()");
+  names_none("aten::mul", "y = torch.tan(x * 0 + 1.0).mul(1e38).mul(10)");
+  names_none("aten::sub", "y = torch.subtract(a, b) - c");
+  names_none("aten::add", "y = sum(losses) + decay");
+  names_none("aten::pow", "y = x.square() + h ** 3");
+  names_none("aten::div", "y = torch.nanmean(h) + (h / two).sum()");
+  names_none("aten::sub", "y = F.kl_div(p, q) - h");
+  names_none("aten::mul", "y = F.dropout(x, 0.1) * gain");
+  names_none("aten::sub", "y = dist.log_prob(a) - old");
+  names_none("aten::mul", "y = 2 / h + w * 3");  // of a number by a tensor: its reciprocal times the number
+  EXPECT_EQ(operation_in_line("aten::div", "y = (h * 2).sum(1).sub(1).pow(2) / n"), "(h * 2).sum(1).sub(1).pow(2) / n");
+  EXPECT_EQ(operation_in_line("aten::mul", "y = a * b / c"), "a * b");
+}
+
+TEST(Equation, a_statement_of_several_lines_names_the_sides_on_its_first_where_it_has_the_op_once) {
+  using Lines = std::vector<std::string>;
+  EXPECT_EQ(operation_in_line("aten::div", "loss = (a / b", Lines{"        ).sum()", "c = d / e"}), "a / b");
+  EXPECT_EQ(operation_in_line("aten::div", "loss = a / b", Lines{"c = d / e"}), "a / b");
+  EXPECT_EQ(operation_in_line("aten::div", "loss = (a / b", Lines{"        / c)"}), "");
+  EXPECT_EQ(operation_in_line("aten::div", "    a / b", Lines{"    / c", ")"}), "");
+  EXPECT_EQ(operation_in_line("aten::div", "loss = (a / b", Lines{"    ).sum().div(n)"}), "");
+  EXPECT_EQ(operation_in_line("aten::div", "loss = a / b \\", Lines{"    / c"}), "");
+  EXPECT_EQ(operation_in_line("aten::div", "loss = (a", Lines{"    / b)"}), "");
+  EXPECT_EQ(operation_in_line("aten::div", "loss = (a / b", Lines{"    + c"}), "");  // its end is not known
+}
+
 TEST(Equation, a_line_that_does_not_say_which_sides_met_names_none) {
   for (const std::string_view line :
        {"y = a / b / c", "y = F.normalize(x)", "y = x / F.normalize(h, eps=0.)", "y = x // 2", "y = x /", "return (", "y = f(*x)", "eps = 1e-8", "s = 'a / b",

@@ -5,6 +5,7 @@
 
 #include "nanhunt/reporter.h"
 #include "reports/views/code_view.h"
+#include "reports/views/finding_view.h"
 #include "tests/reports/sample_analysis.h"
 
 namespace nanhunt {
@@ -69,6 +70,25 @@ TEST(SourceView, the_programs_own_frames_come_first_and_those_of_installed_packa
   // Where no line is the program's, the innermost is shown.
   frames.resize(2);
   EXPECT_THAT(render_text(analysis), HasSubstr("The code\n  transformers/trainer.py:7 in step\n"));
+}
+
+TEST(SourceView, the_line_has_the_numbers_where_the_code_of_their_module_did_the_operation) {
+  Finding finding;
+  finding.place.op = "aten::mul";
+  finding.module_class = "Net";
+  finding.element.emplace().operands = {{"self", "", 3}, {"other", "", 0.5}};
+  const auto in_code = [&](std::vector<std::string> functions) {
+    finding.frames.clear();
+    for (std::string& function : functions)
+      finding.frames.push_back({"net.py", 7, std::move(function), 7, {"y = self.part(x) * 0.5"}});
+    return reports::view_finding(finding).element->in_code;
+  };
+  EXPECT_EQ(in_code({"Net.forward", "<module>"}), "self.part(x) * 0.5");
+  EXPECT_EQ(in_code({"scaled", "build.<locals>.Net.forward"}), "self.part(x) * 0.5");
+  EXPECT_EQ(in_code({"forward", "<module>"}), "self.part(x) * 0.5");  // before Python 3.11
+  // A part of PyTorch's, which the line calls, multiplies inside.
+  finding.module_class = "RMSNorm";
+  EXPECT_EQ(in_code({"Net.forward", "<module>"}), "");
 }
 
 TEST(SourceView, the_page_names_the_whole_path_and_says_what_ran) {

@@ -93,6 +93,7 @@ enum OpFlag : std::uint32_t {
   kGapsInDerivative = 262144,  // gives vectors whose derivative divides by differences of the values: eigh, svd
   kCompiled = 524288,   // a graph of many ops, of which only what comes in and goes out is seen
   kLaunched = 1048576,  // a kernel of the program's own, launched past the dispatcher: only its arguments are known
+  kComposed = 2097152,  // PyTorch may make it of several ops, which are then heard in its place
 };
 
 // When is an output element that is 0 a lost value? The exact result must be non-zero.
