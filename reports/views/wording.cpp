@@ -254,7 +254,7 @@ std::string_view tried_phrase(Tried t) {
     case Tried::kWorked:
       return "seen to work on this run";
     case Tried::kOnTheseNumbers:
-      return "tried on these numbers";
+      return "finite on these numbers, not tried in a run";
     case Tried::kFailed:
       return "tried: no cure";
     case Tried::kNotTried:

@@ -119,7 +119,7 @@ TEST(ReportModel, a_cure_that_was_finite_on_the_numbers_says_so) {
   advice.push_back({"bf16", "Leave it.", "", std::nullopt, "tried on these numbers: not finite", false});
   const FindingView view = *make_report_model(analysis).origin;
   EXPECT_EQ(view.cure, "Clamp it.");
-  EXPECT_EQ(view.cure_badge, "tried on these numbers");
+  EXPECT_EQ(view.cure_badge, "finite on these numbers, not tried in a run");
   EXPECT_EQ(view.advice.at(1).text, untried);
   EXPECT_EQ(view.advice.at(3).badge, "tried: no cure");
 }

@@ -262,7 +262,8 @@ ROWS = (
 
 
 def try_remedies(session: Session, call: Call, kept: Sequence[Call], step: int) -> None:
-    """Of each remedy the first attempt that came out finite, else the first one, as a probe of the origin."""
+    """Of each remedy the first attempt that came out finite with room to spare, else one that was finite, else the first
+    one, as a probe of the origin."""
     recorder = session.recorder
     trial = Trial(call, kept)
     if recorder is None or not trial.fits:
@@ -286,8 +287,8 @@ def try_remedies(session: Session, call: Call, kept: Sequence[Call], step: int) 
             outcome = trial.run(attempt)
             if outcome is not None:
                 outcomes.append(outcome)
-                if outcome.finite:
+                if outcome.has_room:
                     break
         if not outcomes:
             continue
-        record(row.id, next((one for one in outcomes if one.finite), outcomes[0]))
+        record(row.id, max(outcomes, key=lambda one: (one.has_room, one.finite)))

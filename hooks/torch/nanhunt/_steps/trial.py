@@ -26,6 +26,7 @@ MAX_ELEMENTS = 1 << 22  # of an op and of what used its result
 _MAX_WORK = 1 << 24     # multiplications of these
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "convolution", "convolution_backward")
 _MAX_OPS = 16
+_ROOM = 16.0
 _AS_LEARNED = (lib.FORWARD, lib.LOSS, lib.DATA)
 
 
@@ -54,6 +55,11 @@ class Outcome(NamedTuple):
     @property
     def finite(self) -> bool:
         return self.nan + self.pos_inf + self.neg_inf == 0
+
+    @property
+    def has_room(self) -> bool:
+        """What is at the end of its format overflows with the next operation, which may not be at hand."""
+        return self.finite and self.amax <= torch.finfo(self.dtype).max / _ROOM
 
 
 @contextmanager
