@@ -163,6 +163,24 @@ class TraceBuilder {
     self = add_value({0, self.storage, self.version + 1}, out, seq_, 0);
     add_op(name, others, {self}, scalars);
   }
+  struct Updated {
+    std::string slot;
+    Handle* value;
+    Numbers after;
+  };
+  // Writes several values, each in the slot in which it is given.
+  void update(const std::string& name, std::vector<In> reads, const std::vector<Updated>& written) {
+    std::vector<Handle> made;
+    std::vector<StringId> slots;
+    for (const Updated& one : written) {
+      reads.push_back({one.slot, *one.value, ArgRole::kOverwritten});
+      slots.push_back(string(one.slot));
+      *one.value = add_value({0, one.value->storage, one.value->version + 1}, one.after, seq_, 0);
+      made.push_back(*one.value);
+    }
+    add_op(name, reads, made, {});
+    for (std::size_t i = 0; i < slots.size(); ++i) log_.back().outputs[i].slot = slots[i];
+  }
   // An op whose records never reached the trace. What it made is known by id alone.
   Handle lost_op() {
     ++seq_;

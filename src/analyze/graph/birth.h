@@ -178,7 +178,8 @@ struct Birth {
   std::unique_ptr<OriginContext> context;  // kOp
   std::shared_ptr<const std::vector<std::int64_t>> samples;
   NodeId node = kNoNode;
-  // A constant was written into this storage, 0: not so; and what that is, once it is known.
+  // A constant was written into this storage, or an optimizer updated it as state of before; 0: not so. And what that
+  // is, once it is known.
   std::uint64_t into = 0;
   std::optional<TensorRole> into_role;
   StringId into_name = 0;

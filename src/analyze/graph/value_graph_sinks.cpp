@@ -198,7 +198,8 @@ bool ValueGraph::may_be_singular(const Birth& birth) const {
   return c.is_op() && (c.singular != Singular::kNone || (c.output->bad & kBadNaN) != 0);
 }
 
-// What a constant, or what came from outside, is written into, where that is known before it is used.
+// What a constant, or what came from outside, is written into, where that is known before it is used; and state that an
+// optimizer updates and nothing was seen to have made.
 void ValueGraph::note_target(const OpInView& op) {
   for (std::size_t i = 0; i < op.in.size(); ++i) {
     const Value* old = op.in[i];
@@ -214,7 +215,11 @@ void ValueGraph::note_target(const OpInView& op) {
         const bool loaded = outside && op.info->has(kOverwritesAll) &&
                             std::any_of(op.inputs.begin(), op.inputs.end(),
                                         [&](const OpArg& arg) { return arg.value == birth->source.value; });
-        if (!constant && !loaded) continue;
+        const StorageInfo* home = values_.storage(old->storage);
+        const bool held = birth->at.seq == op.record->seq && birth->kind == BirthKind::kOp && !old->has_stats &&
+                          op.record->phase == Phase::kOptimizer && old->producer == kNoSeq && !old->tainted() &&
+                          home != nullptr && home->maker == op.record->seq && !home->parameter;
+        if (!constant && !loaded && !held) continue;
         birth->into = old->storage;
         const Value* base = values_.find(old->base);
         for (const Value* known : {old, base}) {

@@ -161,6 +161,8 @@ constexpr Row kRows[] = {
     {"skip-empty", "Skip the mean where nothing is left to average, or divide the sum by at least 1.",
      "A mean over nothing is 0/0."},
     {"skip-unlabelled", "Skip batches without a valid label, or divide by at least 1.", "A mean over nothing is 0/0."},
+    {"sound-state", "Load an optimizer state that is finite and whose means of squares are not negative, or begin without it.",
+     "The optimizer goes on from what it is given: every update after it is made of that state."},
     {"step-by-scaler", "Call scaler.step(optimizer) and scaler.update() in place of optimizer.step().",
      "They divide the gradients by the scale, and hold a step back where some are not finite."},
     {"stochastic-rounding", "Without room for masters: round updates of weights at random (stochastic rounding).",
