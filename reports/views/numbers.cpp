@@ -58,6 +58,9 @@ std::string format_short(double value, int digits_kept) {
   if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
   if (std::string power = power_of_two(value); !power.empty()) return power;
   std::string text = with_precision(value, std::chars_format::general, digits_kept);
+  // 1.0000001 is not 1: acos knows the difference.
+  if (std::abs(value) < 10 && value != std::floor(value) && text.find_first_of(".e") == text.npos)
+    text = with_precision(value, std::chars_format::general, 9);
   // 5.96046e-08 is written 5.96046e-8, and 1e+20 as 1e20.
   const std::size_t e = text.find('e');
   if (e == std::string::npos) return text;

@@ -139,6 +139,8 @@ TEST(Text, numbers_read_as_people_write_them) {
   EXPECT_EQ(number(5.9604644775390625e-8), "5.96e-8");
   EXPECT_EQ(number(3.3895313892515355e38), "3.39e38");
   EXPECT_EQ(number(0.42), "0.42");
+  EXPECT_EQ(number(1.00000011920929), "1.00000012");
+  EXPECT_EQ(number(-0.999999940395355), "-0.99999994");
   EXPECT_EQ(number(-0.0), "0");
   EXPECT_EQ(number(1e10), "1e10");
   EXPECT_EQ(number(std::nan("")), "NaN");

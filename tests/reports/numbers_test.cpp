@@ -21,6 +21,7 @@ TEST(Numbers, counts_are_grouped_by_thousands) {
 TEST(Numbers, values_keep_six_digits_and_short_exponents) {
   EXPECT_EQ(format_short(65504), "65504");
   EXPECT_EQ(format_short(1e-8), "1e-8");
+  EXPECT_EQ(format_short(1.00000011920929), "1.00000012");
   EXPECT_EQ(format_short(5.9604e-08), "5.9604e-8");
   EXPECT_EQ(format_short(1e20), "1e20");
   EXPECT_EQ(format_short(15e-324), "1.4822e-323");

@@ -14,6 +14,8 @@ std::string number(double value) {
   const bool whole = std::fabs(value) < 1e7 && value == std::floor(value);
   std::string text = whole ? fmt::format("{:.0f}", value) : fmt::format("{:.4g}", value);
   if (text == "-0") return "0";
+  // 1.0000001 is not 1: acos knows the difference.
+  if (!whole && std::fabs(value) < 10 && text.find_first_of(".e") == text.npos) text = fmt::format("{:.9g}", value);
   // 1e-08 reads as 1e-8.
   const std::size_t e = text.find('e');
   if (e == std::string::npos) return text;
