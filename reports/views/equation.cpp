@@ -272,7 +272,7 @@ std::string equation_of(std::string_view op, const ElementEvidence& element) {
   }
   const OpInfo& info = op_info(op);
   const bool function = info.has(kElementwise) && info.forward.empty() && op.find("_backward") == op.npos;
-  if (function && element.operands.size() == 1)
+  if (function && element.operands.size() == 1 && element.operands[0].slot != "other")
     return std::string(table_name(op)) + "(" + format_short(element.operands[0].value) + ") = " + result;
   std::vector<std::string> parts;
   for (const ElementEvidence::OperandValue& operand : element.operands) {

@@ -37,6 +37,7 @@ TEST(Equation, functions_are_called_and_others_list_what_they_read) {
   EXPECT_EQ(equation_of("aten::log", element(-kInf, {{"self", "", 0}})), "log(0) = -Inf");
   EXPECT_EQ(equation_of("sqrt_backward", element(kNaN, {{"grad_output", "", 0}, {"result", "", 0}})),
             "grad_output = 0, result = 0: NaN");
+  EXPECT_EQ(equation_of("aten::add_", element(-kInf, {{"other", "", 2}})), "other = 2: -Inf");  // what is added alone
   EXPECT_EQ(equation_of("aten::addmm", element(kInf, {})), "");
 }
 

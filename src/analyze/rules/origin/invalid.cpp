@@ -69,17 +69,23 @@ Diagnosis indeterminate(const Case& c, const std::string& place) {
   return d;
 }
 
-// x + NaN, 0 * Inf: a number that the program gave is not finite itself.
+// x + NaN, x - Inf * g, 0 * Inf: a number that the program gave is not finite itself.
 std::optional<Diagnosis> bad_constant(const Case& c, const std::string& place) {
-  if ((c.output->bad & kBadNaN) == 0 || !c.info->has(kArithmetic) || !c.inputs_finite()) return std::nullopt;
+  if (!c.info->has(kArithmetic) || !c.inputs_finite()) return std::nullopt;
+  const bool made_nan = (c.output->bad & kBadNaN) != 0;
   for (const ScalarSnapshot& scalar : c.context->op.scalars) {
-    if (std::isfinite(scalar.value)) continue;
+    if (std::isfinite(scalar.value) || (std::isnan(scalar.value) && !made_nan)) continue;
     const std::string given = fmt::format("{} = {}", c.text(scalar.name), number(scalar.value));
     Diagnosis d;
     if (std::isnan(scalar.value)) {
       d.title = fmt::format("{} is given NaN: {}", place, given);
       d.cause = "a constant that is NaN";
       d.explanation = fmt::format("The constant itself is NaN. {}.", made_text(c));
+      d.advice = {c.in_optimizer() ? "check-lr" : "guard-value"};
+    } else if (c.in_optimizer() || !made_nan) {
+      d.title = fmt::format("{} is given an infinite number: {}", place, given);
+      d.cause = "a constant that is infinite";
+      d.explanation = fmt::format("The constant itself is infinite. {}.", made_text(c));
       d.advice = {c.in_optimizer() ? "check-lr" : "guard-value"};
     } else {
       d.title = fmt::format("{} is given an infinite constant and makes NaN of it: {}", place, given);

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// A number that the program gives to an op: the learning rate, a factor, a limit.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "tests/support/trace_builder.h"
+
+namespace nanhunt {
+namespace {
+
+using namespace testing_support;
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+// One update of a weight: w += alpha * g.
+Analysis updated(double alpha, const Numbers& out) {
+  TraceBuilder t;
+  Handle w = t.value(finite(8).range(-1, 1));
+  t.mark(TensorRole::kParameter, "fc.weight", w);
+  const Handle g = t.in("fc", Phase::kBackward).op("addmm_backward", {{"grad_output", t.value(finite(8))}}, finite(8));
+  t.mark(TensorRole::kBoundaryGradient, "fc.weight", g);
+  t.in("fc.weight", Phase::kOptimizer).in_place("add_", w, {{"other", g}}, out, {{"alpha", alpha}});
+  t.mark(TensorRole::kParameter, "fc.weight", w);
+  t.end_step();
+  return analysis_of(t);
+}
+
+TEST(GivenNumbers, an_infinite_learning_rate_is_no_overflow) {
+  for (const Numbers& out : {finite(8).inf(8), finite(8).inf(7).nan(1)}) {
+    const Analysis a = updated(-kInf, out);
+    ASSERT_EQ(table(a), "invalid | add_ | fc.weight | optimizer | step 0 | appear | observed\n");
+    EXPECT_EQ(a.findings[0].title, "add_ in the update of fc.weight is given an infinite number: alpha = -Inf");
+    EXPECT_EQ(a.findings[0].advice.at(0).id, "check-lr");
+  }
+  EXPECT_EQ(updated(std::nan(""), finite(8).nan(8)).findings.at(0).title,
+            "add_ in the update of fc.weight is given NaN: alpha = NaN");
+  EXPECT_EQ(table(updated(-0.1, finite(8))), "clean\n");
+}
+
+TEST(GivenNumbers, a_finite_learning_rate_that_is_too_large_still_overflows) {
+  EXPECT_EQ(table(updated(-3e38, finite(8).inf(8))),
+            "overflow | add_ | fc.weight | optimizer | step 0 | appear | observed\n");
+}
+
+TEST(GivenNumbers, an_infinite_factor_of_forward_is_the_programs) {
+  TraceBuilder t;
+  const Handle x = t.value(finite(8).range(1, 2));
+  t.in("net", Phase::kForward);
+  const Handle y = t.op("addcmul", {{"self", x}, {"tensor1", x}, {"tensor2", x}}, finite(8).inf(8), {{"value", kInf}});
+  t.mark(TensorRole::kLoss, "loss", y);
+  t.end_step();
+  const Analysis a = analysis_of(t);
+  ASSERT_EQ(table(a), "invalid | addcmul | net | forward | step 0 | appear | observed\n");
+  EXPECT_EQ(a.findings[0].title, "addcmul in net is given an infinite number: value = Inf");
+  EXPECT_EQ(a.findings[0].advice.at(0).id, "guard-value");
+}
+
+}  // namespace
+}  // namespace nanhunt
