@@ -178,7 +178,7 @@ inline std::string singular(std::string_view name, std::string_view op) {
   if (name == "weights") return "weight";
   if (starts(op, "_fused_")) {
     if (name == "momentum_buffer_list") return "momentum_buffer";
-    if (!name.empty() && name.back() == 's') name.remove_suffix(1);
+    if (name != "eps" && !name.empty() && name.back() == 's') name.remove_suffix(1);
   }
   return std::string(name);
 }

@@ -137,6 +137,8 @@ constexpr Row kRows[] = {
     {"raise-loss-scale", "Raise the loss scale, or let it grow.",
      "The gradients are still too small for the format at this scale."},
     {"record-again", "Train again as before, and copy the run folder once the program has ended.",
+    {"optimizer-eps", "Give the optimizer an eps above 0, such as 1e-8.",
+     "Where a parameter has had no gradient, the root of its mean of squares is 0, and eps alone keeps the division sound."},
      "What this trace lost cannot be had back from it, and another level would not have kept it."},
     {"record-longer", "Record until the scaler has settled.", "A few more steps decide whether a lower scale helps."},
     {"record-ops", "Train again with every operation watched: --level ops.",

@@ -31,7 +31,42 @@ std::optional<Diagnosis> without_guard(const Case& c, const ArgSnapshot& shown) 
                            ? fmt::format("{} holds {}.", c.text(shown.slot), count_of(shown.stats.inf(), "Inf"))
                            : fmt::format("{} holds {}.", c.text(shown.slot), count_of(shown.stats.zero, "zero")));
   add_if(d.evidence, range_text(c));
-  d.advice = {"raise-eps"};
+  d.advice = {c.in_optimizer() ? "optimizer-eps" : "raise-eps"};
+  return d;
+}
+
+// What an optimizer divides by, made of ops: a root of its state that nothing was added to, or 0. Walks back from the
+// denominator to the root; a constant that its format keeps would have kept the denominator from 0.
+struct BareRoot {
+  bool there = false, zero_added = false;
+};
+BareRoot bare_root(const Case& c) {
+  BareRoot found;
+  if (!c.in_optimizer() || c.pole == nullptr) return found;
+  const ArgSnapshot* at = c.pole;
+  for (std::size_t ops = 0; ops < kMaxSlice && at->producer >= 0; ++ops) {
+    const OpSnapshot& op = c.context->slice[static_cast<std::size_t>(at->producer)];
+    const OpInfo& info = c.names.op(op.op);
+    if (info.pole == Pole::kNegative) return {true, found.zero_added};
+    const bool plain = info.zero == ZeroRule::kSame || info.zero == ZeroRule::kAdd;
+    if (!plain || op.inputs.size() != 1) return {};
+    if (info.zero == ZeroRule::kAdd) found.zero_added = true;
+    at = &op.inputs.front();
+  }
+  return {};
+}
+
+Diagnosis without_eps(const Case& c, bool zero_added) {
+  Diagnosis d;
+  const std::string name = c.optimizer_name();
+  d.title = zero_added ? fmt::format("{}: {}, for {} eps is 0", c.op() + " " + c.where(), pole_words(c), name)
+                       : fmt::format("{}: {}, for the optimizer adds no eps", c.op() + " " + c.where(), pole_words(c));
+  d.cause = zero_added ? fmt::format("a division by 0, for {} eps is 0", name) : "a division by 0, for there is no eps";
+  d.explanation = fmt::format("Without eps nothing keeps the root of a mean of squares from 0, and {}.", made_text(c));
+  add_if(d.evidence, pole_count_text(c));
+  add_if(d.evidence, c.element_text());
+  add_if(d.evidence, range_text(c));
+  d.advice = {"optimizer-eps"};
   return d;
 }
 
@@ -54,6 +89,7 @@ std::optional<Diagnosis> diagnose_divide_by_zero(const Case& c) {
     if (const ArgSnapshot* shown = unguarded(c)) return without_guard(c, *shown);
   }
   if (!c.is_op() || c.singular != Singular::kPole) return std::nullopt;
+  if (const BareRoot root = bare_root(c); root.there) return without_eps(c, root.zero_added);
   if (c.context->ignored_labels) return without_labels(c, *c.context->ignored_labels);
   Diagnosis d;
   const std::string place = c.where().empty() ? c.op() : c.op() + " " + c.where();
