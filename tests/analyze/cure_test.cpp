@@ -127,6 +127,54 @@ TEST(Cures, that_were_tried_in_a_concrete_form_are_not_listed_as_untried_too) {
   EXPECT_EQ(advice_of(analysis_of(t).findings.at(0)), "clamp-before-exp fp32-compute bf16 ");
 }
 
+// A division by 0 in backward, by a root that forward took in line 3: of a sum of squares, or of each number.
+struct Root {
+  bool norm = false;
+  const char* divided_in = "train.py:3";  // PyTorch's derivative has the line of the root
+};
+
+Finding divided_by_root(const Root& r) {
+  TraceBuilder t;
+  t.in("net").called_from("train.py:3");
+  const Handle x = t.value(finite().zeros(1).range(0, 1));
+  Handle s = x;
+  if (r.norm)
+    s = t.op("sum", {{"self", t.op("mul", {{"self", x}, {"other", x}}, finite().zeros(1))}}, finite().zeros(1));
+  const Handle root = t.op("sqrt", {{"self", s}}, finite().zeros(1).range(0, 1));
+  t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", root}}, finite(1)));
+  t.in("net", Phase::kBackward).called_from(r.divided_in);
+  const Handle g = t.op("div", {{"self", t.value(finite())}, {"other", root}}, finite().inf(1));
+  t.mark(TensorRole::kBoundaryGradient, "fc.weight", g);
+  t.end_step();
+  return analysis_of(t).findings.at(0);
+}
+
+TEST(Cures, of_a_root_are_given_for_its_derivative_and_speak_of_a_norm_where_it_takes_a_sum_of_squares) {
+  EXPECT_EQ(advice_of(divided_by_root({.norm = true})), "builtin-norm eps-in-sqrt ");
+  EXPECT_EQ(advice_of(divided_by_root({.norm = false})), "eps-in-sqrt ");
+  EXPECT_EQ(advice_of(divided_by_root({.norm = true, .divided_in = "train.py:9"})), "guard-denominator ");
+}
+
+TEST(Cures, of_a_logarithm_in_a_derivative_keep_its_argument_above_0) {
+  TraceBuilder t;
+  const Handle p = t.value(finite().zeros(1).range(0, 1));
+  const Handle log = t.in("loss", Phase::kBackward).op("log", {{"self", p}}, finite().neg_inf(1));
+  t.mark(TensorRole::kBoundaryGradient, "fc.weight", log);
+  t.end_step();
+  EXPECT_EQ(advice_of(analysis_of(t).findings.at(0)), "clamp-above-0 ");
+}
+
+TEST(Cures, of_a_division_by_a_number_of_the_programs_that_is_0_look_at_the_number) {
+  TraceBuilder t;
+  Handle g = t.in("fc", Phase::kBackward).op("mm_backward", {}, finite());
+  t.in("", Phase::kUnscale).in_place("div_", g, {}, finite().inf(3), {{"other", 0}});
+  t.mark(TensorRole::kBoundaryGradient, "fc.weight", g);
+  t.end_step();
+  const Finding f = analysis_of(t).findings.at(0);
+  EXPECT_EQ(advice_of(f), "look-at-divisor ");
+  EXPECT_TRUE(says(f, "a number of the program's own, and it is 0")) << text_of(f);
+}
+
 TEST(Histograms, of_an_origin_reach_the_report_at_the_level_that_says_so) {
   TraceBuilder t;
   const Handle x = t.value(finite().range(0, 100));

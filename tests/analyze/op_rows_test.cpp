@@ -41,7 +41,8 @@ constexpr PoleCase kPoles[] = {
     {Pole::kBelowOneBackward, 1, "divide_by_zero"}, {Pole::kBelowOneBackward, 0.5, "invalid"},
     {Pole::kZeroOne, 1, "divide_by_zero"},      {Pole::kZeroOne, 0, "divide_by_zero"},
     {Pole::kZeroOne, 3, "invalid"},             {Pole::kPower, 0, "divide_by_zero"},
-    {Pole::kPowerBackward, 0, "divide_by_zero"},
+    {Pole::kPowerBackward, 0, "divide_by_zero"}, {Pole::kGamma, 0, "divide_by_zero"},
+    {Pole::kGamma, -3, "divide_by_zero"},       {Pole::kGamma, -2.5, "overflow"},
 };
 
 TEST(OpRows, with_a_pole_are_told_by_the_argument_that_stands_there) {

@@ -169,7 +169,8 @@ class TraceBuilder {
     Numbers after;
   };
   // Writes several values, each in the slot in which it is given.
-  void update(const std::string& name, std::vector<In> reads, const std::vector<Updated>& written) {
+  void update(const std::string& name, std::vector<In> reads, const std::vector<Updated>& written,
+              const Scalars& scalars = {}) {
     std::vector<Handle> made;
     std::vector<StringId> slots;
     for (const Updated& one : written) {
@@ -178,7 +179,7 @@ class TraceBuilder {
       *one.value = add_value({0, one.value->storage, one.value->version + 1}, one.after, seq_, 0);
       made.push_back(*one.value);
     }
-    add_op(name, reads, made, {});
+    add_op(name, reads, made, scalars);
     for (std::size_t i = 0; i < slots.size(); ++i) log_.back().outputs[i].slot = slots[i];
   }
   // An op whose records never reached the trace. What it made is known by id alone.

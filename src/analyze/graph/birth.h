@@ -50,7 +50,7 @@ struct OpSnapshot {
   std::uint64_t seq = kNoSeq;
   std::uint32_t step = 0;
   Phase phase = Phase::kForward;
-  StringId module = 0, op = 0;
+  StringId module = 0, op = 0, call_site = 0;
   DType compute_dtype = DType::kF32;
   std::vector<ScalarSnapshot> scalars;
   std::vector<ArgSnapshot> inputs, outputs;
@@ -64,7 +64,7 @@ struct OriginContext {
   std::vector<OpSnapshot> slice;  // ops that led to the inputs, nearest first
   // Where backward made what can be singular, through views and in-place writes: the op that made it, and the one forward
   // op whose results alone it was made of. 0: not so. Where it is such a result itself, or a view of one, the second alone.
-  StringId pole_maker = 0, pole_of = 0;
+  StringId pole_maker = 0, pole_of = 0, pole_site = 0;  // pole_site: the line of pole_of
   std::optional<ArgSnapshot> ignored_labels;  // of the loss that is divided: there is no other label
 };
 

@@ -53,14 +53,25 @@ Singular singular_at(const Case& c, double x) {
       return x == 1 ? Singular::kPole : x < 1 ? Singular::kOutside : Singular::kNone;
     case Pole::kZeroOne:
       return x == 0 || x == 1 ? Singular::kPole : x < 0 || x > 1 ? Singular::kOutside : Singular::kNone;
+    case Pole::kGamma:
+      return x <= 0 && x == std::floor(x) ? Singular::kPole : Singular::kNone;
     case Pole::kNone:
     case Pole::kLabels:
     case Pole::kEmpty:
     case Pole::kFew:
+    case Pole::kNorm:
     case Pole::kPath:
       return Singular::kNone;
   }
   return Singular::kNone;
+}
+
+// The norms that the op gives out, where one of them is 0.
+const ArgSnapshot* norm_of_zeros(const Case& c) {
+  for (const ArgSnapshot& out : c.context->op.outputs) {
+    if (&out != c.output && out.stats.counted() && out.stats.zero > 0) return &out;
+  }
+  return nullptr;
 }
 
 // From statistics alone: which singular numbers does the argument hold at all?
@@ -69,6 +80,7 @@ Singular singular_in(const Case& c, const ValueStats& stats) {
   if (c.info->pole == Pole::kEmpty) return stats.numel == 0 ? Singular::kPole : Singular::kNone;
   if (c.info->pole == Pole::kPath) return c.output->stats.inf() > 0 ? Singular::kOutside : Singular::kNone;
   if (c.info->pole == Pole::kFew) return elements_of_one(c) <= correction_of(c) ? Singular::kPole : Singular::kNone;
+  if (c.info->pole == Pole::kNorm) return norm_of_zeros(c) != nullptr ? Singular::kPole : Singular::kNone;
   if (c.info->pole == Pole::kLabels) {
     const ScalarSnapshot* ignore = c.scalar("ignore_index");
     const bool none_left = ignore != nullptr && stats.min == ignore->value && stats.max == ignore->value;

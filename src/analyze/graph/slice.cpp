@@ -30,6 +30,7 @@ void trace_pole(OriginContext& context, const OpInfo& info, const Names& names, 
   if (first == nullptr) return;
   if (first->phase != Phase::kBackward) {  // a result of forward itself, or a view of one
     context.pole_of = first->op;
+    context.pole_site = first->call_site;
     return;
   }
   const RecentOp* forward = nullptr;
@@ -50,6 +51,7 @@ void trace_pole(OriginContext& context, const OpInfo& info, const Names& names, 
   if (forward == nullptr) return;
   context.pole_maker = first->op;
   context.pole_of = forward->op;
+  context.pole_site = forward->call_site;
 }
 
 // The labels of a loss that was added up and is divided now, where each of them is ignored.
@@ -81,6 +83,7 @@ OpSnapshot snapshot(const RecentOp& op, ValueTable& values, const OpRing& ring) 
   out.phase = op.phase;
   out.module = op.module;
   out.op = op.op;
+  out.call_site = op.call_site;
   out.compute_dtype = op.compute_dtype;
   for (std::uint32_t i = 0; i < std::min<std::uint32_t>(op.scalars, kMaxArgs); ++i) {
     out.scalars.push_back({ring.scalar(op, i).name, ring.scalar(op, i).value});
@@ -117,6 +120,7 @@ std::unique_ptr<OriginContext> capture(const OpInView& op, Names& names, ValueTa
   origin.phase = op.record->phase;
   origin.module = op.record->module;
   origin.op = op.record->op;
+  origin.call_site = op.record->call_site;
   origin.compute_dtype = op.record->compute_dtype;
   for (std::size_t i = 0; i < std::min(op.scalars.size(), kMaxArgs); ++i) {
     origin.scalars.push_back({op.scalars[i].name, op.scalars[i].value});

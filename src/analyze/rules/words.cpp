@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <string_view>
 
 #include "src/analyze/rules/rule.h"
@@ -14,6 +15,23 @@ std::string made_text(const Case& c) {
   return fmt::format("{} made {}", c.op(), bad_count_text(s.nan, s.pos_inf, s.neg_inf, s.numel));
 }
 
+namespace {
+
+// Of x ** p, whose exponent is known less `lowered`: PyTorch's derivative is made of x ** (p - 1).
+std::string derivative_of_power(const Case& c, double lowered) {
+  std::optional<double> exponent;
+  if (const ScalarSnapshot* given = c.scalar("exponent")) exponent = given->value;
+  for (const EvidenceRecord* element : c.elements) {
+    for (const Operand& operand : element->operands) {
+      if (!exponent && c.text(operand.slot) == "exponent") exponent = operand.number;
+    }
+  }
+  if (!exponent || *exponent + lowered == 0) return "the derivative of a power is infinite at 0";
+  return fmt::format("the derivative of x ** {} is infinite at 0", number(*exponent + lowered));
+}
+
+}  // namespace
+
 std::string pole_words(const Case& c) {
   const std::string forward = forward_op(c.op());
   const std::string_view name = c.info->name;
@@ -24,9 +42,15 @@ std::string pole_words(const Case& c) {
       return "0/0";
     case Pole::kNonPositive:
       return fmt::format("{} of 0", name);
+    case Pole::kGamma:
+      return fmt::format("{} of {}", name,
+                         c.pole != nullptr && c.pole->stats.min < 0 ? "0 or a negative whole number" : "0");
+    case Pole::kNorm:
+      return "a vector over its norm, 0/0";
     case Pole::kPower:
-      return "0 to a negative power";
+      return c.birth.at.phase == Phase::kBackward ? derivative_of_power(c, 1) : "0 to a negative power";
     case Pole::kPowerBackward:
+      return derivative_of_power(c, 0);
     case Pole::kUnitBackward:
     case Pole::kBelowOneBackward:
       return fmt::format("{} has no finite derivative there", forward);
@@ -85,6 +109,45 @@ void add_if(std::vector<std::string>& lines, std::string line) {
 
 namespace {
 
+// Backward has the line of the op whose derivative it takes; one that the program wrote by hand has lines of its own.
+bool is_derivative_at(const Case& c, StringId call_site) { return call_site == 0 || call_site == c.birth.call_site; }
+
+// The op that made `arg`, where the walk back came to it.
+const OpSnapshot* maker_of(const Case& c, const ArgSnapshot& arg) {
+  const bool known = arg.producer >= 0 && static_cast<std::size_t>(arg.producer) < c.context->slice.size();
+  return known ? &c.context->slice[static_cast<std::size_t>(arg.producer)] : nullptr;
+}
+
+// ... past views, copies and constants that are added.
+const OpSnapshot* source_of(const Case& c, const OpSnapshot& op) {
+  const OpSnapshot* at = &op;
+  for (std::size_t i = 0; at != nullptr && !at->inputs.empty() && i < kMaxSlice; ++i) {
+    at = maker_of(c, at->inputs.front());
+    if (at == nullptr) break;
+    const OpInfo& info = c.names.op(at->op);
+    const bool hands_on = info.zero == ZeroRule::kSame && info.has(kKeepsMask) && info.pole == Pole::kNone;
+    if (!hands_on && !(info.zero == ZeroRule::kAdd && at->inputs.size() == 1)) return at;
+  }
+  return nullptr;
+}
+
+bool is_square(const Case& c, const OpSnapshot& op) {
+  const OpInfo& info = c.names.op(op.op);
+  if (info.pole == Pole::kPower)
+    return std::any_of(op.scalars.begin(), op.scalars.end(), [](const ScalarSnapshot& s) { return s.value == 2; });
+  return info.has(kBilinear) && op.inputs.size() == 2 && op.inputs[0].value == op.inputs[1].value;
+}
+
+// Does this root take a sum of squares, so that it is a norm?
+bool is_norm_by_hand(const Case& c, const OpSnapshot& root) {
+  const OpSnapshot* sum = source_of(c, root);
+  if (sum == nullptr || sum->inputs.empty()) return false;
+  if (c.names.op(sum->op).bound == Bound::kMatmul || c.names.op(sum->op).has(kInnerProducts)) return is_square(c, *sum);
+  if (c.names.op(sum->op).zero != ZeroRule::kReduce) return false;
+  const OpSnapshot* squares = source_of(c, *sum);
+  return squares != nullptr && is_square(c, *squares);
+}
+
 // Whether the argument at the pole came from such an op, as far as ops were walked back.
 template <typename F>
 bool led_from(const Case& c, F&& is_such) {
@@ -102,18 +165,33 @@ bool divides_by_gaps(const Case& c) {
 
 }  // namespace
 
+// Is the divisor a number of the program's own, which has no elements that could be 0 now and then?
+bool divides_by_number_0(const Case& c) {
+  const ScalarSnapshot* divisor = c.info->bound == Bound::kQuotient ? c.scalar("other") : nullptr;
+  return divisor != nullptr && divisor->value == 0;
+}
+
 std::vector<std::string> denominator_advice(const Case& c) {
   const std::string_view name = c.info->name;
-  if (name == "sqrt_backward" || name == "rsqrt_backward") return {"builtin-norm", "eps-in-sqrt"};
+  if (divides_by_number_0(c)) return {"look-at-divisor"};
+  // Of sqrt's gradient, and of the derivative that PyTorch makes of plain ops: g / (2 y).
+  const std::vector<OpSnapshot>& slice = c.context->slice;
+  const auto root = std::find_if(slice.begin(), slice.end(),
+                                 [&](const OpSnapshot& op) { return c.names.op(op.op).pole == Pole::kNegative; });
+  const bool by_name = name == "sqrt_backward" || name == "rsqrt_backward";
+  if (by_name && root == slice.end()) return {"builtin-norm", "eps-in-sqrt"};
+  const bool of_root = root != slice.end() && c.info->bound == Bound::kQuotient &&
+                       c.birth.at.phase == Phase::kBackward && is_derivative_at(c, root->call_site);
+  if (by_name || of_root) {
+    return is_norm_by_hand(c, *root) ? std::vector<std::string>{"builtin-norm", "eps-in-sqrt"}
+                                     : std::vector<std::string>{"eps-in-sqrt"};
+  }
   if (c.birth.at.phase == Phase::kBackward) {
-    // PyTorch's derivatives are made of plain ops: of sqrt g / (2 y), of acos and asin g * rsqrt(1 - x * x).
-    const bool of_root = led_from(c, [](const OpInfo& op) { return op.pole == Pole::kNegative; });
-    const bool of_variance = led_from(c, [](const OpInfo& op) { return op.pole == Pole::kFew; });
-    if (c.info->bound == Bound::kQuotient && of_root && of_variance) return {"eps-in-sqrt"};
-    if (c.info->bound == Bound::kQuotient && of_root) return {"builtin-norm", "eps-in-sqrt"};
     // A norm of PyTorch's is safe at 0 once; its second derivative divides by it.
-    if (c.info->bound == Bound::kQuotient && is_norm(op_info(c.text(c.context->pole_of)))) return {"eps-in-sqrt"};
-    if (c.info->pole == Pole::kNonPositive) return {"clamp-inside"};
+    const bool of_norm = is_norm(op_info(c.text(c.context->pole_of))) && is_derivative_at(c, c.context->pole_site);
+    if (c.info->bound == Bound::kQuotient && of_norm) return {"eps-in-sqrt"};
+    // Of acos and asin g * rsqrt(1 - x * x); of entr a logarithm.
+    if (c.info->pole == Pole::kNonPositive) return {name.starts_with("log") ? "clamp-above-0" : "clamp-inside"};
     if (divides_by_gaps(c)) return {"part-eigenvalues"};
   }
   if (name.starts_with("log")) {
@@ -122,6 +200,9 @@ std::vector<std::string> denominator_advice(const Case& c) {
     return {"clamp-input"};
   }
   if (c.info->pole == Pole::kUnitPole) return {"clamp-inside"};
+  if (c.info->pole == Pole::kPower || c.info->pole == Pole::kPowerBackward) return {"guard-base"};
+  if (c.info->pole == Pole::kGamma) return {"keep-above-zero"};
+  if (c.info->pole == Pole::kNorm) return {"no-zero-vector"};
   if (c.info->pole == Pole::kLabels) return {"skip-unlabelled"};
   if (c.info->pole == Pole::kEmpty) return {"skip-empty"};
   if (c.info->pole == Pole::kFew) return {"few-elements"};

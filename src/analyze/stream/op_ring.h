@@ -15,7 +15,7 @@ struct RecentOp {
   std::uint32_t step = 0;
   Phase phase = Phase::kForward;
   DType compute_dtype = DType::kF32;
-  StringId op = 0, module = 0;
+  StringId op = 0, module = 0, call_site = 0;
   std::uint64_t first_arg = 0, first_scalar = 0;  // running numbers, see OpRing
   std::uint32_t inputs = 0, outputs = 0, scalars = 0;
 };
@@ -34,6 +34,7 @@ class OpRing {
                     op.compute_dtype,
                     op.op,
                     op.module,
+                    op.call_site,
                     next_arg_,
                     next_scalar_,
                     static_cast<std::uint32_t>(inputs.size()),

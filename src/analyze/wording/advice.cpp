@@ -21,9 +21,11 @@ constexpr Row kRows[] = {
     {"backward-outside", "Leave the autocast block before backward() is called.",
      "Backward runs in the formats that forward chose."},
     {"bf16", "Compute in bf16.", "bf16 has the range of fp32, so magnitudes that overflow fp16 fit."},
-    {"bound-schedule", "Let the learning rate end at a bound: look at the scheduler's factor and at how often it is stepped.",
+    {"bound-schedule",
+     "Let the learning rate end at a bound: look at the scheduler's factor and at how often it is stepped.",
      "A rate that grows by a factor each step passes every bound in the end."},
-    {"broadcast-parameters", "Broadcast the parameters from one rank once they are made or loaded, before the first step.",
+    {"broadcast-parameters",
+     "Broadcast the parameters from one rank once they are made or loaded, before the first step.",
      "Replicas that begin with different numbers train different models, whose gradients are added up."},
     {"builtin-norm", "Take the norm by torch.linalg.vector_norm, instead of a root of a sum of squares.",
      "Its gradient is 0 where the norm is 0; that of a root is infinite there."},
@@ -32,6 +34,8 @@ constexpr Row kRows[] = {
      "The optimizer multiplies every update by it."},
     {"check-memory", "Check the memory and the processor: error counters, a memory test, another machine.",
      "Contents that change by themselves come from hardware more often than from code."},
+    {"clamp-above-0", "Keep the argument above 0: clamp it from below at a number that its format holds (fp16: 1e-4).",
+     "The derivative takes a logarithm, which is infinite at 0."},
     {"clamp-input", "Clamp the argument to the range in which the function is finite.",
      "Nothing downstream can undo an Inf or NaN, so it has to be kept from arising."},
     {"clamp-inside", "Keep the argument strictly inside of the domain: clamp it to 1e-6 less than 1 and more than -1.",
@@ -43,13 +47,13 @@ constexpr Row kRows[] = {
     {"compare-kernel", "Compare the kernel with the same in operations of PyTorch, in fp32, on what it was given.",
      "Those are watched one by one."},
     {"compile-cache-off",
-     "Run it once more with TORCHINDUCTOR_AUTOGRAD_CACHE=0 in the environment: then nanhunt sees what is compiled, and tells "
+     "Run it once more with TORCHINDUCTOR_AUTOGRAD_CACHE=0 in the environment: then nanhunt sees what is compiled, and "
+     "tells "
      "the operation inside.",
      "A graph that comes out of a cache comes without its operations."},
     {"compile-off", "Run it once more with TORCH_COMPILE_DISABLE=1 in the environment: then every operation is heard.",
      "Without the compiler operations run one by one."},
-    {"ctc-lengths",
-     "Drop samples whose input is shorter than their target, or set zero_infinity=True.",
+    {"ctc-lengths", "Drop samples whose input is shorter than their target, or set zero_infinity=True.",
      "Their loss is infinite whatever the model says."},
     {"cure-origin", "Cure the op named here: no loss scale can.",
      "The scaler lowers the scale because it takes every bad gradient for an overflow."},
@@ -86,6 +90,8 @@ constexpr Row kRows[] = {
      "eps is then added in fp32; state stored in fp16 still loses small second moments."},
     {"get-tap", "Get the tap, which hears the operations of PyTorch, and train again.",
      "Without it no operation is watched, at any level."},
+    {"guard-base", "Add a small constant to the base before the power, or clamp it away from 0.",
+     "0 to a negative power is infinite, and so is the derivative of a power below 1 at 0."},
     {"guard-denominator",
      "Add a small constant to the denominator, one that does not round to 0 in the number format (fp16: 1e-4), or skip "
      "elements where it is 0.",
@@ -95,11 +101,15 @@ constexpr Row kRows[] = {
      "A scale that is too large loses steps until it has been lowered."},
     {"interval-above-count", "Set the growth interval above the count of clean steps, or set the count to 0.",
      "The scaler compares the two for equality only."},
+    {"keep-above-zero", "Keep the argument above 0: add 1 to it (alpha = evidence + 1), or clamp it away from 0.",
+     "The logarithm of the gamma function, and each of its derivatives, is infinite at 0 and at the negative whole "
+     "numbers."},
     {"keep-one-key",
      "Leave at least one entry of each row unmasked, or write zeros into fully masked rows before they are used.",
      "Softmax has no answer for a row without any finite entry."},
     {"keep-roundings",
-     "Set torch._inductor.config.emulate_precision_casts = True, which rounds where the program does, or leave this line out of "
+     "Set torch._inductor.config.emulate_precision_casts = True, which rounds where the program does, or leave this "
+     "line out of "
      "the graph (torch.compiler.disable).",
      "A fused kernel keeps what 16-bit operations hand on in fp32."},
     {"leave-out-of-graph", "Leave this line out of the graph: put torch.compiler.disable on the function that has it.",
@@ -108,10 +118,13 @@ constexpr Row kRows[] = {
      "It never forms the logarithm of a probability that was rounded to 0."},
     {"log-softmax-fp32", "Take the loss of the logits in fp32: logits.float().",
      "A logarithm keeps few digits in 16 bits."},
+    {"look-at-divisor", "Look at where the number that it divides by comes from: it is 0 (a count, a number of ranks).",
+     "It divides every element; a small constant beside it would only make the results huge."},
     {"look-at-other-ranks", "Look at the traces of the other ranks for this step.",
      "The rank whose own share was bad is where it came from."},
     {"look-beyond-ops", "Look at how the program makes it: no operation that was watched did.",
-     "From the first step on every operation of the framework was watched: what ran before it, NumPy, a file or a kernel "
+     "From the first step on every operation of the framework was watched: what ran before it, NumPy, a file or a "
+     "kernel "
      "of another library made it."},
     {"loss-scaling", "Scale the loss: a dynamic scaler, or a static scale such as 512.",
      "Gradients are multiplied by it in backward, where fp16 would lose them, and divided by it in fp32."},
@@ -125,10 +138,17 @@ constexpr Row kRows[] = {
      "Autocast knows which ops may run in 16 bits; digits that were rounded away do not come back."},
     {"no-scaler-bf16", "Leave the loss scaler out: GradScaler(enabled=False).",
      "With bf16 there is nothing that a scale could keep from becoming 0."},
+    {"no-zero-vector",
+     "Fill neither the vectors v nor a row of them with zeros; for a weight of 0 set their lengths g to 0.",
+     "A vector of zeros has no direction: v over its norm is 0/0."},
     {"optimizer-after-convert", "Build the optimizer after the model has its format, device and wrappers.",
      "It then holds the parameters that are trained."},
+    {"optimizer-eps", "Give the optimizer an eps above 0, such as 1e-8.",
+     "Where a parameter has had no gradient, the root of its mean of squares is 0, and eps alone keeps the division "
+     "sound."},
     {"part-eigenvalues",
-     "Take a loss that does not depend on the vectors (eigvalsh, svdvals), or keep eigenvalues and singular values apart: "
+     "Take a loss that does not depend on the vectors (eigvalsh, svdvals), or keep eigenvalues and singular values "
+     "apart: "
      "add a small number to the diagonal, another one for each row.",
      "Vectors of equal values are not unique: their derivative divides by the difference of the values."},
     {"raise-eps",
@@ -137,8 +157,6 @@ constexpr Row kRows[] = {
     {"raise-loss-scale", "Raise the loss scale, or let it grow.",
      "The gradients are still too small for the format at this scale."},
     {"record-again", "Train again as before, and copy the run folder once the program has ended.",
-    {"optimizer-eps", "Give the optimizer an eps above 0, such as 1e-8.",
-     "Where a parameter has had no gradient, the root of its mean of squares is 0, and eps alone keeps the division sound."},
      "What this trace lost cannot be had back from it, and another level would not have kept it."},
     {"record-longer", "Record until the scaler has settled.", "A few more steps decide whether a lower scale helps."},
     {"record-ops", "Train again with every operation watched: --level ops.",
@@ -163,7 +181,8 @@ constexpr Row kRows[] = {
     {"skip-empty", "Skip the mean where nothing is left to average, or divide the sum by at least 1.",
      "A mean over nothing is 0/0."},
     {"skip-unlabelled", "Skip batches without a valid label, or divide by at least 1.", "A mean over nothing is 0/0."},
-    {"sound-state", "Load an optimizer state that is finite and whose means of squares are not negative, or begin without it.",
+    {"sound-state",
+     "Load an optimizer state that is finite and whose means of squares are not negative, or begin without it.",
      "The optimizer goes on from what it is given: every update after it is made of that state."},
     {"step-by-scaler", "Call scaler.step(optimizer) and scaler.update() in place of optimizer.step().",
      "They divide the gradients by the scale, and hold a step back where some are not finite."},

@@ -30,9 +30,11 @@ enum class Pole : std::uint8_t {
   kBelowOne,       // x < 1 is outside the domain: acosh
   kBelowOneBackward,  // x = 1 is a pole of its derivative
   kZeroOne,        // 0 and 1 are poles, what is not between them is outside the domain: logit
+  kGamma,          // 0 and the negative whole numbers are poles: lgamma and its derivatives
   kLabels,         // mean over the labels that are not ignored: none is 0/0
   kEmpty,          // mean over no element
   kFew,            // variance of no more elements than its correction takes away
+  kNorm,           // vectors over their norms, which are given out too: a norm of 0 is 0/0
   kPath,           // sum over the ways to read an input as its target: an input that is too short has none
 };
 

@@ -23,8 +23,9 @@ constexpr Row kProductsOfTwo = Row(kEach | kKeepsMask | kBilinear).zero(ZeroRule
 constexpr Row kQuotients = Row(kEach | kKeepsMask | kAbsorbs).pole(Pole::kZero, kOther).zero(ZeroRule::kSame)
         .bound(Bound::kQuotient).meets(kByElement);
 constexpr Row kRemainders = Row(kEach | kKeepsMask).pole(Pole::kZero, kOther).meets(kByElement);
-// A pole at 0, and no value below; of polygamma at negative integers too.
+// A pole at 0, and no value below.
 constexpr Row kLogarithms = Row(kEach).pole(Pole::kNonPositive, kSelf).meets(kByElement);
+constexpr Row kGammas = Row(kEach).pole(Pole::kGamma, kSelf).meets(kByElement);
 // Derivatives that divide by the element.
 constexpr Row kZeroPoles = Row(kEach).pole(Pole::kZero, kSelf);
 
@@ -38,7 +39,6 @@ constexpr Row kElementwiseRows[] = {
     op("cos", kMaps),
     op("cosh", kMaps),
     op("deg2rad", kMaps),
-    op("digamma", kMaps),
     op("dropout", kMaps.also(kComposed)),
     op("elu", kMaps),
     op("feature_alpha_dropout", kMaps.also(kComposed)),
@@ -51,7 +51,6 @@ constexpr Row kElementwiseRows[] = {
     op("i0", kMaps),
     op("leaky_relu", kMaps),
     op("lerp", kMaps).meets(kByElement).updates(UpdateRule::kLerp).also(kNumpy),
-    op("lgamma", kMaps),
     op("mish", kMaps),
     op("mvlgamma", kMaps.also(kComposed)),
     op("native_dropout", kMaps),
@@ -149,13 +148,16 @@ constexpr Row kElementwiseRows[] = {
     op("log", kLogarithms).also(kNumpyBoth),
     op("log10", kLogarithms),
     op("log2", kLogarithms),
-    op("polygamma", kLogarithms),
     op("special_bessel_y0", kLogarithms),
     op("special_bessel_y1", kLogarithms),
     op("special_modified_bessel_k0", kLogarithms),
     op("special_modified_bessel_k1", kLogarithms),
     op("special_scaled_modified_bessel_k0", kLogarithms),
     op("special_scaled_modified_bessel_k1", kLogarithms),
+
+    op("digamma", kGammas),
+    op("lgamma", kGammas),
+    op("polygamma", kGammas),
 
     op("log10_backward", kZeroPoles),
     op("log2_backward", kZeroPoles),

@@ -97,7 +97,7 @@ constexpr Row kSumRows[] = {
     op("_cdist_forward", kSquareSums),
     op("_euclidean_dist", kSquareSums),
     op("_weight_norm", kSquareSums),
-    op("_weight_norm_interface", kSquareSums),
+    op("_weight_norm_interface", kSquareSums).pole(Pole::kNorm, kVectorSlot),
     op("cdist", kSquareSums),
     op("cosine_embedding_loss", kSquareSums.also(kComposed)),
     op("cosine_similarity", kSquareSums.also(kComposed)),

@@ -192,8 +192,8 @@ TEST(DivideByZero, of_the_root_of_an_exact_zero_is_found_in_backward_and_the_gua
     const Handle d = t.in("<loss>", Phase::kLoss)
                          .op("sub", {{"self", t.value(finite())}, {"other", t.value(finite())}}, finite().zeros(1));
     const Handle q = t.op("mul", {{"self", d}, {"other", d}}, finite().zeros(1).flushed(0).range(0, 1));
-    Handle s = q;
-    if (guarded) s = t.op("add", {{"self", q}}, num(0), {{"other", 1e-6}});
+    Handle s = t.op("sum", {{"self", q}}, finite().zeros(1).flushed(0).range(0, 1));
+    if (guarded) s = t.op("add", {{"self", s}}, num(0), {{"other", 1e-6}});
     const Handle r = t.op("sqrt", {{"self", s}}, num(1));
     t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", r}}, finite(1)));
     t.in("<loss>", Phase::kBackward);

@@ -70,6 +70,42 @@ def gap_of_ones_own(y, bad):
     return (1 / (values[1:] - values[:-1])).mean()
 
 
+class Unit(torch.autograd.Function):
+    """Divides by a norm in a backward of its own."""
+
+    @staticmethod
+    def forward(ctx, x, guard):
+        ctx.guard, size = guard, x.norm(dim=-1, keepdim=True)
+        ctx.save_for_backward(size)
+        return x / (size + 1e-3)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (size,) = ctx.saved_tensors
+        return gradient / (size + ctx.guard), None
+
+
+def unit_by_hand(y, bad):
+    return Unit.apply(y * torch.tensor([[0.0], [1.0], [1.0]]), 0 if bad else 1e-3).square().mean()
+
+
+def root_of_each(y, bad):
+    return (torch.sqrt(y.square() * torch.tensor([0.0, 1, 1, 1]) + (0 if bad else 1e-6)) * y).mean()
+
+
+def root_of_sums(y, bad):
+    squares = (y * torch.tensor([[0.0], [1.0], [1.0]])).square().sum(-1)
+    return (torch.sqrt(squares + (0 if bad else 1e-6)) * y[:, 0]).mean()
+
+
+def entropy(y, bad):
+    return torch.special.entr(torch.relu(y) * torch.tensor([0.0, 1, 1, 1]) + (0 if bad else 1)).mean()
+
+
+def ranks_of_none(y, bad):
+    return y.square().mean() / (0 if bad else 1)
+
+
 def plain(y, bad):
     return y.square().mean()
 
@@ -84,6 +120,12 @@ CASES = {
     "eigenvectors without symmetry": (
         equal_eigenvalues_without_symmetry, None, "does not depend on the vectors", ("denominator",)),
     "a gap of one's own": (gap_of_ones_own, None, "Add a small constant to the denominator", ("vectors",)),
+    "a division in a backward of one's own": (
+        unit_by_hand, None, "Add a small constant to the denominator", ("root", "norm")),
+    "the root of each number at 0": (root_of_each, None, "inside the root", ("norm", "denominator")),
+    "the root of a sum of squares at 0": (root_of_sums, None, "vector_norm", ("denominator",)),
+    "the entropy of 0": (entropy, None, "Keep the argument above 0", ("less than 1", "softmax")),
+    "a number of ranks that is 0": (ranks_of_none, None, "Look at where the number", ("Add a small constant",)),
     "an optimizer of one's own": (plain, Own, "Add a small constant to the denominator", ("checkpoint",)),
     "a learning rate that is NaN": (plain, "NaN", "Check the learning rate", ("checkpoint", "Clamp")),
 }

@@ -133,6 +133,10 @@ std::optional<Diagnosis> diagnose_divide_by_zero(const Case& c) {
     d.title = fmt::format("{}: {}", place, pole_words(c));
     d.explanation = fmt::format("{} of finite inputs.", made_text(c));
   }
+  if (divides_by_number_0(c)) {
+    d.cause = "a number that is 0 and divides";
+    d.explanation += " The divisor is a number of the program's own, and it is 0.";
+  }
   add_if(d.evidence, pole_count_text(c));
   add_if(d.evidence, c.element_text());
   add_if(d.evidence, range_text(c));

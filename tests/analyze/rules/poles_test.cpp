@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is said of a pole: of which function, in whose derivative, and what keeps the argument from it.
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "tests/support/trace_builder.h"
+
+namespace nanhunt {
+namespace {
+
+using namespace testing_support;
+
+std::string advice_of(const Finding& f) {
+  std::string out;
+  for (const Advice& a : f.advice) out += a.id + " ";
+  return out;
+}
+
+// An op of one phase whose bad result reaches the loss, or a gradient.
+Analysis one_op(const std::string& op, Phase phase, const Numbers& self, const Numbers& out,
+                const Scalars& scalars = {}) {
+  TraceBuilder t;
+  const Handle y = t.in("m", phase).op(op, {{"self", t.value(self)}}, out, scalars);
+  t.mark(phase == Phase::kBackward ? TensorRole::kBoundaryGradient : TensorRole::kLoss, "fc.weight", y);
+  t.end_step();
+  return analysis_of(t);
+}
+
+TEST(Poles, of_the_gamma_functions_are_0_and_the_negative_whole_numbers) {
+  const Numbers zeros = finite(8).range(0, 2).zeros(3);
+  for (const char* op : {"lgamma", "digamma", "polygamma"}) {
+    const Analysis a = one_op(op, Phase::kLoss, zeros, finite(8).inf(3));
+    ASSERT_EQ(table(a), std::string("divide_by_zero | ") + op + " | m | loss | step 0 | appear | observed\n");
+    EXPECT_EQ(a.findings[0].title, std::string(op) + " in m: " + op + " of 0");
+    EXPECT_EQ(advice_of(a.findings[0]), "keep-above-zero ");
+    EXPECT_EQ(table(one_op(op, Phase::kLoss, finite(8).range(-2.5, 2), finite(8))), "clean\n");
+  }
+  EXPECT_EQ(one_op("lgamma", Phase::kLoss, finite(8).range(-2, 1), finite(8).inf(1)).findings.at(0).title,
+            "lgamma in m: lgamma of 0 or a negative whole number");
+}
+
+TEST(Poles, of_a_power_are_those_of_its_derivative_in_backward) {
+  const Numbers zeros = finite(8).range(0, 1).zeros(2);
+  const Analysis backward = one_op("pow", Phase::kBackward, zeros, finite(8).inf(2), {{"exponent", -0.5}});
+  ASSERT_EQ(table(backward), "divide_by_zero | pow | m | backward | step 0 | appear | observed\n");
+  EXPECT_EQ(backward.findings[0].title, "pow in m: the derivative of x ** 0.5 is infinite at 0");
+  EXPECT_EQ(backward.findings[0].cause, "the derivative of x ** 0.5 is infinite at 0");
+  EXPECT_EQ(advice_of(backward.findings[0]), "guard-base ");
+  const Analysis forward = one_op("pow", Phase::kForward, zeros, finite(8).inf(2), {{"exponent", -1.5}});
+  EXPECT_EQ(forward.findings.at(0).title, "pow in m: 0 to a negative power");
+  EXPECT_EQ(advice_of(forward.findings[0]), "guard-base ");
+  EXPECT_EQ(one_op("pow_backward", Phase::kBackward, zeros, finite(8).inf(2), {{"exponent", 0.5}}).findings.at(0).title,
+            "pow_backward in m: the derivative of x ** 0.5 is infinite at 0");
+  EXPECT_EQ(table(one_op("pow", Phase::kBackward, finite(8).range(0.25, 1), finite(8), {{"exponent", -0.5}})),
+            "clean\n");
+}
+
+TEST(Poles, of_a_weight_of_direction_and_length_are_directions_of_zeros) {
+  for (const bool empty_row : {true, false}) {
+    TraceBuilder t;
+    const Handle v = t.value(finite(32).shape({4, 8}).zeros(empty_row ? 8 : 0)), g = t.value(finite(4));
+    t.mark(TensorRole::kParameter, "fc.weight_v", v);
+    t.in("fc");
+    const std::vector<Handle> w =
+        t.op_with_outputs("_weight_norm_interface", {{"v", v}, {"g", g}},
+                          {empty_row ? finite(32).shape({4, 8}).nan(8) : finite(32).shape({4, 8}),
+                           finite(4).range(0, 2).zeros(empty_row ? 1 : 0)});
+    t.mark(TensorRole::kLoss, "loss", w[0]);
+    t.end_step();
+    const Analysis a = analysis_of(t);
+    if (!empty_row) {
+      EXPECT_EQ(table(a), "clean\n");
+      continue;
+    }
+    ASSERT_EQ(table(a), "divide_by_zero | _weight_norm_interface | fc | forward | step 0 | appear | observed\n");
+    EXPECT_EQ(a.findings[0].title, "_weight_norm_interface in fc: a vector over its norm, 0/0");
+    EXPECT_EQ(a.findings[0].evidence.at(0), "v (fc.weight_v) holds 8 zeros of 32");
+    EXPECT_EQ(advice_of(a.findings[0]), "no-zero-vector ");
+  }
+}
+
+// An update of Adam's in one kernel, of a weight some of whose rows have had no gradient.
+TEST(Poles, of_an_optimizer_in_one_kernel_are_those_of_an_eps_of_0) {
+  for (const double eps : {0.0, 1e-8}) {
+    TraceBuilder t;
+    Handle w = t.value(finite(8)), v = t.value(finite(8).zeros(8));
+    const Handle g = t.value(finite(8).zeros(3));
+    t.mark(TensorRole::kParameter, "emb.weight", w);
+    t.in("emb.weight", Phase::kOptimizer);
+    t.update(
+        "_fused_adamw_", {{"grad", g}},
+        {{"self", &w, eps == 0 ? finite(8).nan(3) : finite(8)}, {"exp_avg_sq", &v, finite(8).zeros(3).range(0, 1)}},
+        {{"eps", eps}});
+    t.mark(TensorRole::kParameter, "emb.weight", w);
+    t.end_step();
+    const Analysis a = analysis_of(t);
+    if (eps > 0) {
+      EXPECT_EQ(table(a), "clean\n");
+      continue;
+    }
+    ASSERT_EQ(table(a), "divide_by_zero | _fused_adamw_ | emb.weight | optimizer | step 0 | appear | observed\n");
+    EXPECT_EQ(a.findings[0].title, "_fused_adamw_ in the update of emb.weight divides by 0: its eps is 0");
+    EXPECT_EQ(advice_of(a.findings[0]), "optimizer-eps ");
+  }
+}
+
+TEST(Poles, of_an_optimizer_made_of_ops_are_those_of_the_eps_that_it_adds) {
+  const auto updated = [](std::optional<double> eps) {
+    TraceBuilder t;
+    Handle w = t.value(finite(8)), m = t.value(finite(8).zeros(3)), v = t.value(finite(8).zeros(3).range(0, 1));
+    t.mark(TensorRole::kParameter, "emb.weight", w);
+    t.mark(TensorRole::kState, "emb.weight.exp_avg", m);
+    t.mark(TensorRole::kState, "emb.weight.exp_avg_sq", v);
+    t.in("emb.weight", Phase::kOptimizer);
+    const bool bare = eps.value_or(0) == 0;
+    const Numbers root = finite(8).range(0, 1).zeros(bare ? 3 : 0);
+    Handle d = t.op("sqrt", {{"self", v}}, finite(8).range(0, 1).zeros(3));
+    d = t.op("div", {{"self", d}}, finite(8).range(0, 1).zeros(3), {{"other", 0.03}});
+    if (eps) t.in_place("add_", d, {}, root, {{"other", *eps}});
+    t.in_place("addcdiv_", w, {{"tensor1", m}, {"tensor2", d}}, bare ? finite(8).nan(3) : finite(8),
+               {{"value", -1e-3}});
+    t.mark(TensorRole::kParameter, "emb.weight", w);
+    t.end_step();
+    return analysis_of(t);
+  };
+  const Analysis zero = updated(0.0), none = updated(std::nullopt);
+  EXPECT_EQ(table(zero), "divide_by_zero | addcdiv_ | emb.weight | optimizer | step 0 | appear | observed\n");
+  EXPECT_EQ(zero.findings.at(0).title, "addcdiv_ in the update of emb.weight: 0/0, for Adam's eps is 0");
+  EXPECT_EQ(none.findings.at(0).title, "addcdiv_ in the update of emb.weight: 0/0, for the optimizer adds no eps");
+  for (const Analysis* a : {&zero, &none}) EXPECT_EQ(advice_of(a->findings[0]), "optimizer-eps ");
+  EXPECT_EQ(table(updated(1e-8)), "clean\n");
+}
+
+}  // namespace
+}  // namespace nanhunt
