@@ -244,3 +244,36 @@ def test_a_forward_that_raises_is_not_held_against_gradients_of_the_step_before(
     ends = [node for node in said.first["chain"]["nodes"] if node["role"] == "sink"]
     assert [(node["op"], node["phase"]) for node in ends] == [("<output>", "forward")], ends
     assert_silent(raising(-1), tmp_path, level, steps=16)
+
+
+def given(optimizer, **options):
+    """Training whose embedding has rows without a gradient."""
+    def build():
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Embedding(12, 6), torch.nn.Linear(6, 3))
+        opt = optimizer(model.parameters(), **options)
+
+        def step(i):
+            opt.zero_grad()
+            F.cross_entropy(model(torch.arange(6)), torch.arange(6) % 3).backward()
+            opt.step()
+
+        return step, model, opt
+
+    return build
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_an_optimizer_whose_eps_is_0_is_to_be_given_one(fused, tmp_path):
+    said = told(given(torch.optim.AdamW, eps=0.0, fused=fused), tmp_path, "live")
+    assert said.what[0] == "divide_by_zero" and advice(said) == ["optimizer-eps"], said.show()
+    assert "eps is 0" in said.first["title"], said.show()
+    assert_silent(given(torch.optim.AdamW, fused=fused), tmp_path, "live")
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
+def test_an_infinite_learning_rate_is_what_to_check(optimizer, tmp_path):
+    said = told(given(optimizer, lr=math.inf), tmp_path, "live")
+    assert said.what[0] == "invalid" and advice(said) == ["check-lr"], said.show()
+    assert "is given an infinite number" in said.first["title"], said.show()
+    assert_silent(given(optimizer, lr=1e-3), tmp_path, "live")
