@@ -262,8 +262,8 @@ ROWS = (
 
 
 def try_remedies(session: Session, call: Call, kept: Sequence[Call], step: int) -> None:
-    """Of each remedy the first attempt that came out finite with room to spare, else one that was finite, else the first
-    one, as a probe of the origin."""
+    """Of each remedy the first attempt that came out finite with room to spare, else the first finite one, else the
+    first, as a probe of the origin."""
     recorder = session.recorder
     trial = Trial(call, kept)
     if recorder is None or not trial.fits:
