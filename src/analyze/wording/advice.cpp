@@ -48,8 +48,7 @@ constexpr Row kRows[] = {
      "Those are watched one by one."},
     {"compile-cache-off",
      "Run it once more with TORCHINDUCTOR_AUTOGRAD_CACHE=0 in the environment: then nanhunt sees what is compiled, and "
-     "tells "
-     "the operation inside.",
+     "tells the operation inside.",
      "A graph that comes out of a cache comes without its operations."},
     {"compile-off", "Run it once more with TORCH_COMPILE_DISABLE=1 in the environment: then every operation is heard.",
      "Without the compiler operations run one by one."},
