@@ -112,9 +112,9 @@ TEST(OpsInTrace, other_advice_stays_beside_it) {
   t.mark(TensorRole::kLoss, "loss", y);
   const Analysis a = analysis_at("ops", t);
   ASSERT_EQ(a.findings.at(0).advice.size(), 2u);
-  EXPECT_EQ(a.findings[0].advice[0].id, "drop-bad-samples");
-  EXPECT_EQ(a.findings[0].advice[1].id, "get-tap");
-  EXPECT_THAT(a.findings[0].advice[1].text,
+  EXPECT_EQ(a.findings[0].advice[1].id, "drop-bad-samples");
+  EXPECT_EQ(a.findings[0].advice[0].id, "get-tap");
+  EXPECT_THAT(a.findings[0].advice[0].text,
               HasSubstr("because PyTorch 2.4 or newer is needed, this is 2.3.1. Install PyTorch 2.4 or newer."));
 }
 

@@ -26,9 +26,23 @@ TEST(BadInput, is_what_a_loss_or_an_evaluation_reads_first_and_no_operation_made
     EXPECT_EQ(table(a), told);
     if (phase != Phase::kForward) {
       ASSERT_EQ(a.findings[0].advice.size(), 2U);
-      EXPECT_EQ(a.findings[0].advice[0].id, "drop-bad-samples");
-      EXPECT_EQ(a.findings[0].advice[1].id, "record-ops");
+      EXPECT_EQ(a.findings[0].advice[0].id, "record-ops");
+      EXPECT_EQ(a.findings[0].advice[1].id, "drop-bad-samples");
     }
+  }
+}
+
+TEST(BadInput, sends_to_the_samples_first_where_a_row_is_known_to_be_one_and_else_to_how_the_program_made_it) {
+  for (const bool known : {true, false}) {
+    TraceBuilder t;
+    if (known) t.samples({11, 12, 13, 14});
+    const Handle weight = t.value(finite().shape({4}).inf(1).first_at(3));
+    const Handle y = t.in("", Phase::kLoss).op("mul", {{"self", weight}}, finite(4).inf(1), {{"other", 2}});
+    t.mark(TensorRole::kLoss, "loss", y);
+    t.end_step();
+    const Analysis a = analysis_of(t);
+    ASSERT_FALSE(a.findings.empty());
+    EXPECT_EQ(a.findings[0].advice.at(0).id, known ? "drop-bad-samples" : "record-ops");
   }
 }
 

@@ -30,10 +30,10 @@ std::optional<Diagnosis> diagnose_given(const Case& c) {
   if (samples.rows_known)
     d.evidence.push_back(fmt::format("The first bad element is {}: sample {} of the data set.",
                                      coords_text(samples.coords), samples.ids[0]));
-  // All of it bad is no sample's doing.
-  const bool one_sample = in_rows && s.nonfinite() < s.numel;
-  d.advice = one_sample ? std::vector<std::string>{"drop-bad-samples", "record-ops"}
-                        : std::vector<std::string>{"record-ops", "drop-bad-samples"};
+  // A row is a sample's where the run said so; else it may be a class: of weights that a class without samples made
+  // bad.
+  d.advice = samples.rows_known && s.nonfinite() < s.numel ? std::vector<std::string>{"drop-bad-samples", "record-ops"}
+                                                           : std::vector<std::string>{"record-ops", "drop-bad-samples"};
   return d;
 }
 
