@@ -38,6 +38,7 @@ void ScalerWatch::misuse(Misuse kind, const ScalerRecord& record, bool did_harm)
     it->total_norm = record.total_norm;  // show the numbers of a call that changed something
     it->max_norm = record.max_norm;
   }
+  it->steps += it->count == 0 || record.step != it->last_step ? 1 : 0;
   ++it->count;
   it->last_step = record.step;
   it->did_harm = it->did_harm || did_harm;
@@ -103,6 +104,7 @@ void ScalerWatch::follow_scale(const ScalerRecord& record) {
 }
 
 void ScalerWatch::follow(const ScalerRecord& record) {
+  for (MisuseState& state : misuses_) state.went_on = state.went_on || record.action != ScalerAction::kRefused;
   if (record.step != step_ || !in_step_) {
     if (record.step > step_ + std::uint64_t{1}) optimizers_.clear();  // an update between may be missing
     step_ = record.step;
@@ -219,6 +221,7 @@ std::optional<ScalerWatch::MisuseState> ScalerWatch::never_unscaled() const {
   if (!told_ || unscales_ || several_ || !optimizes_ || stepped_past_.count == 0) return std::nullopt;
   MisuseState state = stepped_past_;
   state.kind = Misuse::kNeverUnscaled;
+  state.steps = state.count;  // one of each
   const bool clipped = std::any_of(misuses_.begin(), misuses_.end(), [](const MisuseState& known) {
     return known.kind == Misuse::kClipBeforeUnscale && known.did_harm;
   });

@@ -74,12 +74,12 @@ class ScalerWatch {
   enum class Misuse : std::uint8_t { kRefused, kClipBeforeUnscale, kUnscaleTwice, kStepTwice, kNeverUnscaled };
   struct MisuseState {
     Misuse kind = Misuse::kRefused;
-    std::uint64_t seq = 0, count = 0;
+    std::uint64_t seq = 0, count = 0, steps = 0;  // count: of calls
     std::uint32_t micro_batch = 0, first_step = 0, last_step = 0;
     double scale = 1, total_norm = 0, max_norm = 0;
     double clipped_by = 1;  // where no norm is known
     bool did_harm = false;  // numbers were changed by it
-    bool went_on = false;   // a later step finished
+    bool went_on = false;   // the program did: a later step finished, or the scaler was called again
     bool sizes_count = true;  // kNeverUnscaled: updates are as large as the gradients, as those of SGD are
     std::string text, call_site;
   };

@@ -246,5 +246,23 @@ TEST(Misuse, that_was_refused_is_a_fault_where_the_run_ended_and_a_warning_where
   }
 }
 
+TEST(Misuse, that_was_refused_is_a_warning_where_the_program_caught_it_and_no_step_of_the_optimizer_followed) {
+  // given a program that leaves each step at the call that was refused, after which it calls update
+  ScaledRun run(8);
+  for (int i = 0; i < 6; ++i) {
+    for (const ScalerAction action : {ScalerAction::kScale, ScalerAction::kUnscale}) run.t.scaler(run.record(action));
+    run.t.scaler(run.record(ScalerAction::kRefused), "unscale_() has already been called on this optimizer");
+    run.t.scaler(run.record(ScalerAction::kUpdate));
+  }
+  run.t.end_step(1, 8);
+  const Analysis a = analysis_of(run.t);
+  ASSERT_FALSE(a.findings.empty());
+  const Finding& f = a.findings[0];
+  EXPECT_EQ(f.severity, Severity::kWarning) << table(a);
+  EXPECT_EQ(f.occurrence_count, 1u);
+  EXPECT_NE(text_of(f).find("the run went on"), std::string::npos) << text_of(f);
+  EXPECT_NE(text_of(f).find("Seen 6 times, all in step 0."), std::string::npos) << text_of(f);
+}
+
 }  // namespace
 }  // namespace nanhunt

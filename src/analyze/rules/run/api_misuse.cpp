@@ -111,7 +111,7 @@ void report_misuses(std::vector<Finding>& findings, const ScalerWatch& scaler) {
     f.place.micro_batch = m.micro_batch;
     f.place.seq = m.seq;
     f.last_step = m.last_step;
-    f.occurrence_count = m.count;
+    f.occurrence_count = m.steps;
     f.scale = m.scale;
     f.severity = m.did_harm ? Severity::kFault : Severity::kWarning;
     switch (m.kind) {
@@ -122,7 +122,7 @@ void report_misuses(std::vector<Finding>& findings, const ScalerWatch& scaler) {
         f.severity = m.went_on ? Severity::kWarning : Severity::kFault;
         f.title = fmt::format("The loss scaler refused {}(): {}", *f.place.op, m.text);
         f.explanation = m.went_on ? "The call had no effect and the run went on."
-                                  : "The run ended there: no later step was recorded.";
+                                  : "The run ended there: no later step and no later call of the scaler was recorded.";
         f.advice = {make_advice("scaler-call-order")};
         break;
       case Kind::kClipBeforeUnscale:
@@ -180,8 +180,12 @@ void report_misuses(std::vector<Finding>& findings, const ScalerWatch& scaler) {
         f.advice = {make_advice("step-by-scaler")};
         break;
     }
-    if (m.count > 1)
-      f.evidence.push_back(fmt::format("Seen {} times, in steps {} to {}.", m.count, m.first_step, m.last_step));
+    if (m.count > 1) {
+      const std::string when = m.first_step == m.last_step
+                                   ? fmt::format("all in step {}", m.first_step)
+                                   : fmt::format("in steps {} to {}", m.first_step, m.last_step);
+      f.evidence.push_back(fmt::format("Seen {} times, {}.", m.count, when));
+    }
     if (m.kind == Kind::kNeverUnscaled) {
       lead(findings, std::move(f), m);
     } else {
