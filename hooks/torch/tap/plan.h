@@ -162,8 +162,8 @@ inline bool is_unsaid(std::string_view op, std::string_view name, std::string_vi
   return false;
 }
 
-// What one element of a list argument is called in the op for one tensor.
-inline std::string singular(std::string_view name, std::string_view op) {
+// What one element of a list argument is called in the op for one tensor; a number (eps) keeps its name.
+inline std::string singular(std::string_view name, std::string_view op, ArgKind kind) {
   if (name == "scalar" || name == "scalars" || name == "exponents") {
     std::string_view base = without_underscores(op);
     if (starts(base, "_foreach_")) base.remove_prefix(9);
@@ -178,7 +178,7 @@ inline std::string singular(std::string_view name, std::string_view op) {
   if (name == "weights") return "weight";
   if (starts(op, "_fused_")) {
     if (name == "momentum_buffer_list") return "momentum_buffer";
-    if (name != "eps" && !name.empty() && name.back() == 's') name.remove_suffix(1);
+    if (kind == ArgKind::kTensors && !name.empty() && name.back() == 's') name.remove_suffix(1);
   }
   return std::string(name);
 }
@@ -239,7 +239,7 @@ inline Plan read(const c10::OperatorHandle& handle) {
     if (arg.written) arg.role = NANHUNT_OVERWRITTEN;
     arg.blind = blind;
     arg.only_written = arg.written && arg.keyword && !plan.per_element && name.back() != '_';
-    arg.name = plan.per_element ? singular(argument.name(), name) : argument.name();
+    arg.name = plan.per_element ? singular(argument.name(), name, arg.kind) : argument.name();
     plan.writes = plan.writes || arg.written;
     plan.draws = plan.draws || argument.name() == "generator";
     plan.args.push_back(std::move(arg));

@@ -17,6 +17,12 @@ std::string made_text(const Case& c) {
 
 namespace {
 
+// The op that made `arg`, where the walk back came to it.
+const OpSnapshot* maker_of(const Case& c, const ArgSnapshot& arg) {
+  const bool known = arg.producer >= 0 && static_cast<std::size_t>(arg.producer) < c.context->slice.size();
+  return known ? &c.context->slice[static_cast<std::size_t>(arg.producer)] : nullptr;
+}
+
 // Of x ** p, whose exponent is known less `lowered`: PyTorch's derivative is made of x ** (p - 1).
 std::string derivative_of_power(const Case& c, double lowered) {
   std::optional<double> exponent;
@@ -71,13 +77,10 @@ std::string pole_words(const Case& c) {
 
 std::string pole_count_text(const Case& c) {
   if (c.pole == nullptr) return "";
-  const std::int32_t producer = c.pole->producer;
-  const bool known = producer >= 0 && static_cast<std::size_t>(producer) < c.context->slice.size();
   std::string made;
-  if (known) {
-    const OpSnapshot& op = c.context->slice[static_cast<std::size_t>(producer)];
-    const std::string& module = c.text(op.module);
-    made = fmt::format(", which {}{} made,", c.text(op.op), module.empty() ? "" : " in " + module);
+  if (const OpSnapshot* op = maker_of(c, *c.pole)) {
+    const std::string& module = c.text(op->module);
+    made = fmt::format(", which {}{} made,", c.text(op->op), module.empty() ? "" : " in " + module);
   }
   return fmt::format("{}{} holds {} of {}", arg_text(c, *c.pole), made, count_of(c.pole->stats.zero, "zero"),
                      c.pole->stats.numel);
@@ -112,13 +115,7 @@ namespace {
 // Backward has the line of the op whose derivative it takes; one that the program wrote by hand has lines of its own.
 bool is_derivative_at(const Case& c, StringId call_site) { return call_site == 0 || call_site == c.birth.call_site; }
 
-// The op that made `arg`, where the walk back came to it.
-const OpSnapshot* maker_of(const Case& c, const ArgSnapshot& arg) {
-  const bool known = arg.producer >= 0 && static_cast<std::size_t>(arg.producer) < c.context->slice.size();
-  return known ? &c.context->slice[static_cast<std::size_t>(arg.producer)] : nullptr;
-}
-
-// ... past views, copies and constants that are added.
+// The op that made what `op` was given, past views, copies and constants that are added.
 const OpSnapshot* source_of(const Case& c, const OpSnapshot& op) {
   const OpSnapshot* at = &op;
   for (std::size_t i = 0; at != nullptr && !at->inputs.empty() && i < kMaxSlice; ++i) {

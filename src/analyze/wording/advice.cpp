@@ -21,11 +21,9 @@ constexpr Row kRows[] = {
     {"backward-outside", "Leave the autocast block before backward() is called.",
      "Backward runs in the formats that forward chose."},
     {"bf16", "Compute in bf16.", "bf16 has the range of fp32, so magnitudes that overflow fp16 fit."},
-    {"bound-schedule",
-     "Let the learning rate end at a bound: look at the scheduler's factor and at how often it is stepped.",
+    {"bound-schedule", "Let the learning rate end at a bound: look at the scheduler's factor and at how often it is stepped.",
      "A rate that grows by a factor each step passes every bound in the end."},
-    {"broadcast-parameters",
-     "Broadcast the parameters from one rank once they are made or loaded, before the first step.",
+    {"broadcast-parameters", "Broadcast the parameters from one rank once they are made or loaded, before the first step.",
      "Replicas that begin with different numbers train different models, whose gradients are added up."},
     {"builtin-norm", "Take the norm by torch.linalg.vector_norm, instead of a root of a sum of squares.",
      "Its gradient is 0 where the norm is 0; that of a root is infinite there."},
@@ -47,12 +45,13 @@ constexpr Row kRows[] = {
     {"compare-kernel", "Compare the kernel with the same in operations of PyTorch, in fp32, on what it was given.",
      "Those are watched one by one."},
     {"compile-cache-off",
-     "Run it once more with TORCHINDUCTOR_AUTOGRAD_CACHE=0 in the environment: then nanhunt sees what is compiled, and "
-     "tells the operation inside.",
+     "Run it once more with TORCHINDUCTOR_AUTOGRAD_CACHE=0 in the environment: then nanhunt sees what is compiled, and tells "
+     "the operation inside.",
      "A graph that comes out of a cache comes without its operations."},
     {"compile-off", "Run it once more with TORCH_COMPILE_DISABLE=1 in the environment: then every operation is heard.",
      "Without the compiler operations run one by one."},
-    {"ctc-lengths", "Drop samples whose input is shorter than their target, or set zero_infinity=True.",
+    {"ctc-lengths",
+     "Drop samples whose input is shorter than their target, or set zero_infinity=True.",
      "Their loss is infinite whatever the model says."},
     {"cure-origin", "Cure the op named here: no loss scale can.",
      "The scaler lowers the scale because it takes every bad gradient for an overflow."},
@@ -107,8 +106,7 @@ constexpr Row kRows[] = {
      "Leave at least one entry of each row unmasked, or write zeros into fully masked rows before they are used.",
      "Softmax has no answer for a row without any finite entry."},
     {"keep-roundings",
-     "Set torch._inductor.config.emulate_precision_casts = True, which rounds where the program does, or leave this "
-     "line out of "
+     "Set torch._inductor.config.emulate_precision_casts = True, which rounds where the program does, or leave this line out of "
      "the graph (torch.compiler.disable).",
      "A fused kernel keeps what 16-bit operations hand on in fp32."},
     {"leave-out-of-graph", "Leave this line out of the graph: put torch.compiler.disable on the function that has it.",
@@ -125,8 +123,7 @@ constexpr Row kRows[] = {
      "Look at how the program makes it (class weights, a mask or a count with a 0 in it, labels): no operation that was "
      "watched did.",
      "From the first step on every operation of the framework was watched: what ran before it, NumPy, a file or a "
-     "kernel "
-     "of another library made it."},
+     "kernel of another library made it."},
     {"loss-scaling", "Scale the loss: a dynamic scaler, or a static scale such as 512.",
      "Gradients are multiplied by it in backward, where fp16 would lose them, and divided by it in fp32."},
     {"lower-lr", "Lower the learning rate.", "The updates are as large as the weights, so each one overshoots."},
@@ -148,8 +145,7 @@ constexpr Row kRows[] = {
      "Where a parameter has had no gradient, the root of its mean of squares is 0, and eps alone keeps the division "
      "sound."},
     {"part-eigenvalues",
-     "Take a loss that does not depend on the vectors (eigvalsh, svdvals), or keep eigenvalues and singular values "
-     "apart: "
+     "Take a loss that does not depend on the vectors (eigvalsh, svdvals), or keep eigenvalues and singular values apart: "
      "add a small number to the diagonal, another one for each row.",
      "Vectors of equal values are not unique: their derivative divides by the difference of the values."},
     {"raise-eps",

@@ -126,10 +126,10 @@ class ModuleTensors:
 
     def __init__(self, session: Session, tap: Tap, root: torch.nn.Module, name: str) -> None:
         modules = _modules_of(root)
-        now = [*_parameters_of(modules), *_buffers_of(modules)]
+        held = _buffers_of(modules)
+        now = [*_parameters_of(modules), *held]
         self._root, self._uses = weakref.ref(root), 0
-        self._all, self._addresses = TensorSet(now), _addresses(now)
-        self._addresses_of_buffers = _addresses(_buffers_of(modules))
+        self._all, self._addresses, self._addresses_of_buffers = TensorSet(now), _addresses(now), _addresses(held)
         self._modules = [*map(weakref.ref, modules)]
         names = session.parameter_names
         parameters = [(p, names.get(id(p), path)) for path, p in root.named_parameters()]

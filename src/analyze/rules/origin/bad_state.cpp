@@ -137,8 +137,7 @@ std::optional<Diagnosis> diagnose_old_state(const Case& c) {
     d.cause = "a mean of squares that was negative";
     d.explanation = fmt::format(
         "What adds up squares cannot be negative, and the optimizer takes its root. No operation that was watched had "
-        "made "
-        "that state before: {}. {}.",
+        "made that state before: {}. {}.",
         came, made_text(c));
   }
   add_if(d.evidence, c.element_text());
