@@ -93,13 +93,14 @@ def by_list(scale, parameters):
     torch._foreach_mul_([p.grad for p in parameters], 1 / scale)
 
 
-def past_the_scaler(unscale=None, lr=1e-3):
-    """The optimizer steps by itself, after the loss was scaled. `unscale(scale, parameters)`: the program does."""
+def past_the_scaler(unscale=None, lr=1e-3, scale=1024.0, by_scaler=False):
+    """The optimizer steps by itself, after the loss was scaled. `unscale(scale, parameters)`: the program does.
+    `by_scaler`: the scaler steps it."""
 
     def build():
         net = Net()
         opt = torch.optim.SGD(net.parameters(), lr=lr)
-        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        scaler = torch.amp.GradScaler("cpu", init_scale=scale)
 
         def step(i):
             x, y = data()
@@ -109,7 +110,11 @@ def past_the_scaler(unscale=None, lr=1e-3):
             scaler.scale(F.cross_entropy(out.float(), y)).backward()
             if unscale is not None:
                 unscale(scaler.get_scale(), list(net.parameters()))
-            opt.step()
+            if by_scaler:
+                scaler.step(opt)
+                scaler.update()
+            else:
+                opt.step()
 
         return step, net, opt
 
@@ -136,26 +141,7 @@ def test_a_run_that_diverges_with_gradients_that_were_never_unscaled_has_that_as
 
 @pytest.mark.parametrize("by_scaler", [False, True])
 def test_gradients_that_overflow_where_the_optimizer_steps_past_the_scaler_follow_from_that(by_scaler, tmp_path):
-    def build():
-        net = Net()
-        opt = torch.optim.SGD(net.parameters(), lr=1e-3)
-        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**22)
-
-        def step(i):
-            x, y = data()
-            opt.zero_grad()
-            with torch.autocast("cpu", dtype=torch.float16):
-                out = net(x)
-            scaler.scale(F.cross_entropy(out.float(), y)).backward()
-            if by_scaler:
-                scaler.step(opt)
-                scaler.update()
-            else:
-                opt.step()
-
-        return step, net, opt
-
-    said = told(build, tmp_path, "live", steps=12)
+    said = told(past_the_scaler(scale=2.0**22, by_scaler=by_scaler), tmp_path, "live", steps=12)
     if by_scaler:
         assert not said.loud, said.show()
         return
