@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import multiprocessing
 import os
 import time
 from dataclasses import replace
+from functools import partial
 
 from nanhunt import _library as lib
 from nanhunt import _pytorch  # noqa: F401  (before others: it raises where PyTorch or Python is not supported)
@@ -13,20 +15,27 @@ from nanhunt._hooks import hooks
 from nanhunt._levels import add_listeners
 from nanhunt._options import Options
 from nanhunt._session import Session
+from nanhunt._tap.first_op import await_first_op
 from nanhunt.store.remote import is_url
 
 current: Session | None = None
 
 
-def attach(options: Options) -> Session:
-    """Starts watching this process, or gives the watch that is on. Needs torch to be imported."""
+def attach(options: Options, by_command: bool = False) -> Session:
+    """Starts watching this process, or gives the watch that is on. Needs torch to be imported. `by_command`: of
+    `nanhunt run`, which meets every process. One that another Python made may load data, of which nothing is recorded:
+    the first module or optimizer is waited for."""
     global current
     if current is not None and not current.dead:
         return current
     if is_url(options.out):
         options.url = options.out
         options.begin_upload()
-    return _begin(options)
+    session = _begin(options)
+    session.by_command = by_command
+    if not by_command or multiprocessing.parent_process() is None:
+        await_first_op(session)
+    return session
 
 
 def _begin(options: Options) -> Session:
@@ -46,17 +55,17 @@ def _put_on(session: Session) -> None:
     session.at_end += [session.options.end_upload, _detach, lambda: _let_go_of_saves(session)]
     if session.options.guard_checkpoints and session.guard is None:
         session.at_open.append(lambda: _guard(session))
-    session.begin_again = lambda: _begin_again(session)  # type: ignore[method-assign]
+    session.begin_again = partial(_begin_again, session)  # type: ignore[method-assign]
 
 
 _STAYS = ("holders", "by_command", "given", "parameter_names", "threads", "faults", "trackers", "watch_ns", "tracker",
           "guard", "optimizers", "_kept", "_made")
 
 
-def _begin_again(session: Session) -> None:
+def _begin_again(session: Session, keeps_faults: bool = True) -> None:
     """What was recorded so far trained nothing: it is an attempt of its own, and training begins the next one."""
     interrupted = session.end_attempt()
-    session.close_recorder(session.inference.is_kept())
+    session.close_recorder(keeps_faults and session.inference.is_kept())
     stays = {name: getattr(session, name) for name in _STAYS}
     Session.__init__(session, session.options)
     vars(session).update(stays)
@@ -113,7 +122,6 @@ def attach_from_environment() -> Session | None:
     """For boot/sitecustomize: watches this process as `nanhunt run` asked."""
     if not os.environ.get("NANHUNT_RUN_DIR"):
         return None
-    session = attach(Options.from_environment())
-    session.by_command = True
+    session = attach(Options.from_environment(), by_command=True)
     session.holders += 1  # never let go: the process's end closes it
     return session

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The watch over this process: one at a time. Owns the options, the recorder and the listeners; counts steps.
 
-The recorder is opened at the first sign of training (an optimizer, a root module's call, a cast to fp16), so that
-data-loader workers, launchers and programs that only import torch leave no trace.
+The recorder is opened at the first sign of training (an optimizer, a root module's call; where operations are heard the
+first one that reads floating-point numbers), so that data-loader workers, launchers and programs that only import torch
+leave no trace.
 """
 from __future__ import annotations
 
@@ -64,6 +65,7 @@ class Session(Notifier):
         self.recorder: Recorder | None = None
         self.kernels: Kernels | None = None  # where they are asked for, once there is a recorder
         self.pid = os.getpid()
+        self._place = 0, 1           # rank and world size, when the recorder was opened
         self._closing = False
         self.hurries = False         # the process is about to end: nothing may be waited for
         self.at_end: list[Callable[[], None]] = []  # of who put it on: hooks come off, nobody finds it any more
@@ -143,6 +145,14 @@ class Session(Notifier):
             self._open()
         return self.recorder if self.threads.watched == threading.get_ident() or self.threads.is_watched() else None
 
+    def meet(self) -> None:
+        """Before a model or an optimizer is met: which rank this is may be known only since the recorder was opened."""
+        if self.recorder is not None and not self.has_begun() and not self.dead:
+            from nanhunt._ranks import rank_and_world
+
+            if self._place != rank_and_world():
+                self.begin_again(keeps_faults=False)
+
     def _open(self) -> None:
         import torch
 
@@ -150,7 +160,7 @@ class Session(Notifier):
         from nanhunt._ranks import job, rank_and_world
         from nanhunt._recorder import Recorder
 
-        rank, world = rank_and_world()
+        self._place = rank, world = rank_and_world()
         commit, tree = repository()
         budget = self.options.budget
         options = {"python": sys.version.split()[0], "budget": "none" if budget is None else f"{budget:g}%", **job()}
@@ -453,7 +463,7 @@ class Session(Notifier):
     newest_gradients: Callable[[], tuple[Sequence[float], bool]] = staticmethod(lambda: ((), False))
 
     # What was recorded so far becomes an attempt of its own.
-    begin_again: Callable[[], None] = staticmethod(lambda: None)
+    begin_again: Callable[..., None] = staticmethod(lambda **_: None)
 
     # The row of a step is about to be written.
     before_step_row: Callable[[], None] = staticmethod(lambda: None)
@@ -564,4 +574,4 @@ class Session(Notifier):
         self.trackers = Trackers(self, OFF)
         self.newest_gradients = lambda: ((), False)  # type: ignore[method-assign]
         self.saw_bad_number = self.is_inside = lambda: False  # type: ignore[method-assign]
-        self.before_step_row = self.begin_again = lambda: None  # type: ignore[method-assign]
+        self.before_step_row, self.begin_again = lambda: None, lambda **_: None  # type: ignore[method-assign]

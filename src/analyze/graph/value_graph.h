@@ -177,6 +177,7 @@ class ValueGraph {
   void bad_outputs(const OpInView& op, const OpRef& at);
   void finish_outputs(const OpInView& op);
   bool becomes_origin(Birth& birth, std::uint32_t step);
+  bool is_as_at_first(const Value& value, TensorRole kind, std::uint32_t step);
   void hit_sink(const Value& value, TensorRole kind, StringId path, std::uint32_t step);
   void judge_hits(const StepOutcome& outcome, bool bad_unseen);
   void follow_suspects(const OpInView& op);
@@ -271,6 +272,7 @@ class ValueGraph {
   bool in_replay_ = false;
   std::optional<std::uint32_t> last_skip_;      // the last skipped step
   std::map<std::uint64_t, ValueId> bad_homes_;  // parameter, state and buffer storages left bad by an op of this step
+  std::map<std::uint64_t, ValueId> bad_at_first_;  // ... that were bad before the first forward: their contents then
 
   std::uint32_t step_ = 0;
   bool step_was_bad_ = false;

@@ -22,7 +22,7 @@ def without_nan(samples):
 def main():
     args = options(__doc__, steps=16)
     images, labels = digits()
-    images[BAD_SAMPLE, 30] = float("nan")
+    images.numpy()[BAD_SAMPLE, 30] = float("nan")  # as it comes from a file
     count = args.steps * BATCH
     loader = DataLoader(
         TensorDataset(images[:count], labels[:count]),

@@ -26,10 +26,10 @@ def main():
     args = options(__doc__, steps=6)
     images, labels = digits(args.device)
     model = Net()
-    checkpoint = {name: value.clone() for name, value in model.state_dict().items()}
+    arrays = {name: value.numpy().copy() for name, value in model.state_dict().items()}  # as they come from a file
     if not args.fixed:
-        checkpoint["fc2.weight"][4, 17] = float("nan")
-    model.load_state_dict(checkpoint)
+        arrays["fc2.weight"][4, 17] = float("nan")
+    model.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
     rename_layers(model, args.rename_seed)
     model.to(args.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)

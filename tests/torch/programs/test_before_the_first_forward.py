@@ -83,24 +83,32 @@ def test_the_operation_before_the_first_forward_is_named_and_the_repaired_progra
     assert_silent(prepared(mended), tmp_path / "mended", level)
 
 
-PROGRAM = """
-import torch
+MAKE = """
 model = torch.nn.Linear(4, 2)
 opt = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+PREPARE = """
 x = torch.ones(8, 4)
 x = (x - x.mean(0)) / (x.std(0) + FLOOR)
+"""
+TRAIN = """
 assert bool(torch.isfinite(x).all()) and TRAINS, "bad data"
 model(x).sum().backward()
 opt.step()
 """
+ORDERS = {"model": "import torch" + MAKE + PREPARE + TRAIN, "data": "import torch" + PREPARE + MAKE + TRAIN,
+          "data alone": "import torch" + PREPARE + TRAIN}
 
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("floor, trains, ends", [(0.0, True, "fault"), (1.0, True, "clean"), (1.0, False, None)])
+@pytest.mark.parametrize("first", ORDERS)
 def test_a_program_that_ends_before_its_first_forward_is_judged_where_something_was_bad(
-        floor, trains, ends, level, library, tmp_path):
+        first, floor, trains, ends, level, library, tmp_path):
+    if first == "data alone" and ends == "clean":
+        ends = None  # there is no model, which is its own mistake
     script = tmp_path / "train.py"
-    script.write_text(PROGRAM.replace("FLOOR", str(floor)).replace("TRAINS", str(trains)))
+    script.write_text(ORDERS[first].replace("FLOOR", str(floor)).replace("TRAINS", str(trains)))
     done = subprocess.run([cli(), "run", "--level", level, "--out", tmp_path / "run", "--", *ready_python.command(),
                            script], capture_output=True, text=True, timeout=1800, env=with_package())
     assert done.returncode == (0 if ends == "clean" else 1), done.stderr
@@ -110,9 +118,10 @@ def test_a_program_that_ends_before_its_first_forward_is_judged_where_something_
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert report["verdict"]["status"] == ends, done.stderr
     if ends == "fault":
-        first = report["findings"][0]
-        assert (first["class"], first["op"]) == ("divide_by_zero", "aten::div"), first
-        assert first["call_site"] == "train.py:6" and "AssertionError: bad data" in json.dumps(report), first
+        found = report["findings"][0]
+        line = script.read_text().split("\n").index("x = (x - x.mean(0)) / (x.std(0) + 0.0)") + 1
+        assert (found["class"], found["op"]) == ("divide_by_zero", "aten::div"), found
+        assert found["call_site"] == f"train.py:{line}" and "AssertionError: bad data" in json.dumps(report), found
 
 
 def loading(when, bad):
@@ -171,3 +180,64 @@ def test_a_cast_of_a_whole_model_is_named_where_it_makes_weights_infinite(cast, 
         if status == "fault":
             first = report["findings"][0]
             assert (first["class"], first["op"], first["call_site"]) == ("overflow", "aten::_to_copy", "fault.py:5")
+
+
+# What comes before there is a model or an optimizer: the faulty line, what repairs it, and the rest of the program.
+UNMADE = {
+    "weights of classes, one of which is not there": (
+        "weight = counts.sum() / counts", "weight = counts.sum() / counts.clamp(min=1)", "divide_by_zero", "aten::div",
+        """
+counts = torch.bincount(torch.tensor([0, 0, 1]), minlength=3).float()
+LINE
+train(torch.rand(12, 4), weight / weight.sum())
+"""),
+    "an initialisation that divides by a norm": (
+        "w = w / w.norm(dim=1, keepdim=True)", "w = nn.functional.normalize(w)", "divide_by_zero", "aten::div", """
+model = nn.Linear(4, 3)
+w = torch.zeros(3, 4)
+LINE
+with torch.no_grad(): model.weight.copy_(w)
+train(torch.rand(12, 4), model=model)
+"""),
+    "a buffer of positions": (
+        "rates = torch.exp(torch.arange(4.0) * 90)", "rates = torch.exp(torch.arange(4.0))", "overflow", "aten::exp",
+        """
+LINE
+train(torch.rand(12, 4) + torch.sin(torch.ones(4) * rates))
+"""),
+    "an infinity that is replaced": (
+        "x = 1 / counts", "x = 1 / counts", None, None, """
+counts = torch.tensor([2.0, 0.0, 1.0, 3.0])
+LINE
+x[torch.isinf(x)] = 0
+train(torch.rand(12, 4) * torch.nan_to_num(x / x.norm()))
+"""),
+}
+UNMADE_HEAD = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+def train(x, weight=None, model=None):
+    model = model or nn.Linear(4, 3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(10):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), torch.arange(len(x)) % 3, weight=weight).backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("what", UNMADE)
+def test_what_is_computed_before_there_is_a_model_is_named_at_its_line(what, library, tmp_path):
+    bad, mended, kind, op, rest = UNMADE[what]
+    for name, line, status in (("bad", bad, "fault" if kind else "clean"), ("mended", mended, "clean")):
+        script, run = tmp_path / f"{name}.py", tmp_path / name
+        script.write_text(UNMADE_HEAD + rest.replace("LINE", line))
+        done = subprocess.run([cli(), "run", "--out", run, "--", *ready_python.command(), script], capture_output=True,
+                              text=True, timeout=1800, env=with_package())
+        report = json.loads((run / "report.json").read_text())
+        assert report["verdict"]["status"] == status, done.stderr
+        if status == "fault":
+            found, number = report["findings"][0], script.read_text().split("\n").index(line) + 1
+            assert (found["class"], found["op"], found["step"]) == (kind, op, 0), found
+            assert found["call_site"] == f"bad.py:{number}", found

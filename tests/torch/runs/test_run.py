@@ -119,8 +119,51 @@ torch.distributed.destroy_process_group()
     assert {finding["rank"] for finding in findings if finding["severity"] == "fault"} == {1}
 
 
-def test_a_program_that_imports_torch_and_does_not_train_is_told_so(run, tmp_path):
-    done = run("-c", "import torch; print(torch.ones(2).sum().item())")
-    assert done.stdout == "2.0\n"
+def test_a_rank_that_is_known_after_the_first_operation_is_the_one_that_is_recorded(run, tmp_path):
+    (tmp_path / "main.py").write_text(
+        """
+import subprocess, sys
+started = [subprocess.Popen([sys.executable, "rank.py", str(rank)]) for rank in range(2)]
+sys.exit(max(process.wait() for process in started))
+"""
+    )
+    (tmp_path / "rank.py").write_text(
+        """
+import os, sys
+import torch
+import torch.distributed
+import training
+rank = int(sys.argv[1])
+print("scaled", (torch.arange(4.0) / 4).sum().item())
+torch.distributed.init_process_group("gloo", init_method=f"file://{os.getcwd()}/ranks", rank=rank, world_size=2)
+training.main(bad=rank == 1)
+torch.distributed.destroy_process_group()
+"""
+    )
+    done = run("main.py")
+    assert done.stdout.count("trained") == 2
+    assert ranks(tmp_path) == ["rank-00000", "rank-00001"], "one attempt each"
+    findings = json.loads((tmp_path / "run" / "report.json").read_text())["findings"]
+    assert {finding["rank"] for finding in findings if finding["severity"] == "fault"} == {1}
+
+
+NO_TRAINING = {
+    "floating numbers": ("print(torch.ones(2).sum().item())", "2.0\n"),
+    "whole numbers": ("print(torch.arange(3).sum().item())", "3\n"),
+    "a higher-order operation": (
+        "from torch._higher_order_ops.cond import cond_op\n"
+        "print(cond_op(torch.tensor(True), lambda x: x + 1, lambda x: x - 1, (torch.arange(2),)).tolist())",
+        "[1, 2]\n"),
+    "floating numbers in a pool": (
+        "import multiprocessing\ndef half(n): return (torch.tensor(float(n)) / 2).item()\n"
+        "with multiprocessing.get_context('fork').Pool(2) as pool: print(pool.map(half, [1, 2]))", "[0.5, 1.0]\n"),
+}
+
+
+@pytest.mark.parametrize("what", NO_TRAINING)
+def test_a_program_that_computes_and_does_not_train_is_told_so(run, tmp_path, what):
+    script, printed = NO_TRAINING[what]
+    done = run("-c", "import torch\n" + script)
+    assert done.stdout == printed
     assert "torch was imported, but no model was called" in done.stderr
     assert not (tmp_path / "run").exists()

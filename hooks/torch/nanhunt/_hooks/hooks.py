@@ -16,7 +16,6 @@ import torch
 from nanhunt import _library as lib
 from nanhunt import _step_judge as steps
 from nanhunt._hooks import calls, compiled, endings, launched_kernels, phases
-from nanhunt._hooks.casts import CASTS
 from nanhunt._hooks.dynamo import hide_function, register_with_dynamo
 from nanhunt._hooks.frames import take_frames_off
 from nanhunt._hooks.functions import function_around
@@ -80,8 +79,6 @@ def install(session: Session) -> None:
     patch(torch.optim.Optimizer, "__init__", _optimizer_made, trains=False)
     for kind in (torch.optim.Optimizer, torch.nn.Module):
         patch(kind, "zero_grad", _cleared)
-    for name, cast in CASTS.items():
-        patch(torch.nn.Module, name, cast, trains=False)
     profile = getattr(torch.autograd.profiler, "profile", None)
     if session.options.kernels and hasattr(profile, "_prepare_trace"):
         _patches.put(profile, "_prepare_trace", _profiler)
@@ -272,6 +269,8 @@ def _begin_root(session: Session, module: torch.nn.Module, args: tuple[Any, ...]
         session.tracker.called.add(module)
     key = id(module)
     known = _is_root.get(key)
+    if known is None:
+        session.meet()
     trainable, with_gradients = _trainable(module) if known is None else known, torch.is_grad_enabled()
     function = function_around() if trainable and not with_gradients else ""
     learns = trainable and (with_gradients or function != "")
@@ -499,6 +498,7 @@ def _optimizer_made(session: Session, original: Callable[..., Any], args: tuple[
     result = original(*args, **kwargs)
     session.tracker.meet(args[0])
     with modes_aside():
+        session.meet()
         session.open()  # what comes before the first forward is heard as well
     return result
 

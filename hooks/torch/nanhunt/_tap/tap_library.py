@@ -18,6 +18,7 @@ StreamOf = c.CFUNCTYPE(_i64, _text, _i32)
 RanksOf = c.CFUNCTYPE(_i64, _text, c.POINTER(c.c_uint32), _i64)
 FileOf = c.CFUNCTYPE(_i64, _text, c.POINTER(c.c_char), _i64)
 TakeNote = c.CFUNCTYPE(None, _text, _i64)
+FirstOp = c.CFUNCTYPE(None)
 LinesOf = c.CFUNCTYPE(c.c_uint32, _text, c.c_uint32, c.c_void_p, c.c_uint32)
 
 
@@ -30,6 +31,8 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "on": (_void, [_void]),
     "off": (None, [_void]),
     "free": (None, [_void]),
+    "await_first_op": (None, [FirstOp]),
+    "forget_first_op": (_i32, []),
     "abandon": (None, []),
     "hush": (_i32, [_i32]),
     "use": (None, [_void, _void]),
