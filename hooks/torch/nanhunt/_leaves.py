@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nanhunt._pytorch import no_torch_function
+from nanhunt._pytorch import no_torch_function, unwrapped
 from nanhunt._step_judge import FORWARD
 
 if TYPE_CHECKING:
@@ -30,6 +30,13 @@ def find_leaves(session: Session, tensors: Sequence[Any]) -> None:
         session.leaves.append(weakref.ref(leaf))
     if session.leaves:
         session.judge.enter(FORWARD)
+
+
+def begin_grad(session: Session, outputs: Any) -> tuple[Sequence[torch.Tensor]] | None:
+    """The losses of torch.autograd.grad, where a program trains tensors of its own by the gradients that it gets."""
+    losses = (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)
+    find_leaves(session, losses)
+    return ([unwrapped(loss) for loss in losses],) if session.leaves else None
 
 
 def _leaves_of(tensors: Sequence[Any]) -> list[torch.Tensor]:

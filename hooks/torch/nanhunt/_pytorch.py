@@ -90,6 +90,19 @@ guards: list[Callable[[], Any]] = [
 no_torch_function: Any = getattr(_C, "DisableTorchFunctionSubclass", no_function_modes)
 raw_stream: Callable[[int], int] | None = getattr(_C, "_cuda_getCurrentRawStream", None)
 
+# Tensors of a transform (torch.func.grad, vmap) stand around another.
+_is_wrapped: Callable[[Any], bool] = _find("_C._functorch.is_functorch_wrapped_tensor", lambda _: False,
+                                           "losses of torch.func are not read")
+_unwrap: Callable[[Any], Any] = _find("_C._functorch.get_unwrapped", lambda t: t, "losses of torch.func are not read")
+
+
+def unwrapped(t: Any) -> Any:
+    """The tensor that has the numbers."""
+    while _is_wrapped(t):
+        t = _unwrap(t)
+    return t
+
+
 # Higher-order operators, which are dispatched in Python.
 HigherOrderOperator: Any = torch._ops.HigherOrderOperator
 higher_order_operators: dict[str, Any] = torch._ops._higher_order_ops

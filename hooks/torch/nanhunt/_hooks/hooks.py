@@ -22,7 +22,7 @@ from nanhunt._hooks.functions import function_around
 from nanhunt._hooks.patches import Patches
 from nanhunt._hooks.root_names import LOOK_EVERY, TRANSPARENT, forget_parents, name_root
 from nanhunt._hooks.scaler import factor_of, unread
-from nanhunt._leaves import find_leaves
+from nanhunt._leaves import begin_grad, find_leaves
 from nanhunt._listener import RootCall
 from nanhunt._modes import modes_aside, without_modes
 from nanhunt._pytorch import compiler as _compiler
@@ -456,6 +456,8 @@ def _grad(session: Session, original: Callable[..., Any], args: tuple[Any, ...],
     if _in_backward or _root is not None:
         return original(*args, **kwargs)
     before, session.state.phase = session.state.phase, lib.BACKWARD
+    if not session.roots:
+        session.notify("before_backward", session, args[0] if args else kwargs.get("outputs", ()), first=begin_grad)
     if session.places is not None:
         _begin_in_tap(session)
     _in_backward += 1
