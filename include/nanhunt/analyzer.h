@@ -138,6 +138,7 @@ struct BadSteps {
   std::uint64_t anew = 0;       // it happened in them
   std::uint64_t unwatched = 0;  // their operations are not in the trace: they count because no good step came between
   std::uint32_t first = 0, last = 0;
+  bool open = false;  // something that lasts was bad when it was seen last: there may be more after `last`
 };
 
 // A function of the program's that was running at a call site.

@@ -175,11 +175,9 @@ json ranks_to_json(const std::vector<std::uint32_t>& ranks) {
 
 json bad_steps_to_json(const BadSteps& steps) {
   if (steps.count == 0) return nullptr;
-  return {{"count", json_count(steps.count)},
-          {"anew", json_count(steps.anew)},
-          {"unwatched", json_count(steps.unwatched)},
-          {"first_step", steps.first},
-          {"last_step", steps.last}};
+  return {
+      {"count", json_count(steps.count)}, {"anew", json_count(steps.anew)}, {"unwatched", json_count(steps.unwatched)},
+      {"first_step", steps.first},        {"last_step", steps.last},        {"open", steps.open}};
 }
 
 json frames_to_json(const std::vector<SourceFrame>& frames) {

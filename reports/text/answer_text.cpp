@@ -74,15 +74,19 @@ std::string first_of(const Lines& lines) {
   return lines.shown.front() + (rest == 0 ? "" : " And " + format_count(rest) + " more.");
 }
 
-// What is given up where there is no room for all.
-enum class Room { kEnough, kLittle, kLeast };
+// Lines at most of each; what comes first is given up last.
+struct Room {
+  std::size_t cause, harm;
+};
+constexpr Room kRooms[] = {{3, 2}, {3, 1}, {2, 2}, {2, 1}, {1, 1}, {1, 0}};
 
-void write_finding(TextLayout& out, const ReportModel& model, const FindingView& f, Room room) {
+void write_finding(TextLayout& out, const ReportModel& model, const FindingView& f, const Room& room) {
   out.fact("When", when_of(f), kLabels, Ink::kPlain, 1);
-  out.fact("Cause", f.cause, kLabels, Ink::kPlain, room == Room::kEnough ? 2 : 1);
+  out.fact("Cause", f.cause, kLabels, Ink::kPlain, room.cause);
   const std::string_view yes = "Yes. ";  // the label says so
-  if (room != Room::kLeast)
-    out.fact("Harm", f.matter.starts_with(yes) ? f.matter.substr(yes.size()) : f.matter, kLabels, Ink::kPlain, 1);
+  if (room.harm != 0)
+    out.fact("Harm", f.matter.starts_with(yes) ? f.matter.substr(yes.size()) : f.matter, kLabels, Ink::kPlain,
+             room.harm);
   out.fact("Cure", f.cure_badge.empty() ? f.cure : f.cure + " (" + f.cure_badge + ")", kLabels,
            f.cure_tried == Tried::kWorked ? Ink::kGreen : Ink::kBold, f.frames.empty() ? kCureLines + 1 : kCureLines);
   if (!model.losses.empty()) out.fact("Note", first_of(model.losses), kLabels, Ink::kPlain, 1);
@@ -111,7 +115,7 @@ void write_without_finding(TextLayout& out, const ReportModel& model, const Time
   if (!model.unwatched.empty()) out.fact("Unseen", first_of(model.unwatched), kLabels, Ink::kPlain, kNotedLines);
 }
 
-// Where the line stands, and as many lines around it as fit.
+// Where the line stands, and as many lines around it as fit. A statement of more lines than that stands in one.
 void write_code(TextLayout& out, const FindingView& f, std::size_t most) {
   if (f.frames.empty()) {
     if (!f.called_from.empty()) out.raw("  " + out.ink(f.called_from, Ink::kBold));
@@ -122,6 +126,11 @@ void write_code(TextLayout& out, const FindingView& f, std::size_t most) {
   out.raw("  " + out.ink(short_name ? f.called_from : frame.place, Ink::kBold) +
           (frame.function.empty() ? "" : " in " + frame.function));
   const std::vector<CodeLine> lines = lines_around(frame, most);
+  if (lines.size() > most) {
+    const CodeLine whole = statement_in_line(frame);
+    out.paragraph(whole.text, 0, "  > " + whole.number + "  ", most);
+    return;
+  }
   std::size_t width = 0;
   for (const CodeLine& line : lines) width = std::max(width, line.number.size());
   for (const CodeLine& line : lines) {
@@ -136,7 +145,7 @@ std::string render_answer(const Analysis& analysis, const TextOptions& options) 
   const ReportModel model = make_report_model(analysis, options.going);
   const std::string verdict = verdict_lines(model, options);
   std::string below;
-  for (const Room room : {Room::kEnough, Room::kLittle, Room::kLeast}) {
+  for (const Room& room : kRooms) {
     TextLayout facts(options.colour, options.width);
     if (model.origin) {
       write_finding(facts, model, *model.origin, room);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "reports/views/numbers.h"
+#include "reports/views/statement.h"
 #include "src/core/ops/op_info.h"
 #include "src/core/text.h"
 
@@ -39,33 +40,6 @@ std::string beside(const std::string& number) { return number.front() == '-' ? "
 
 bool is_word(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || (c & '\x80') != 0;
-}
-
-// Python's line as far as it concerns operators: what stands in strings is blank, a comment is cut off.
-std::optional<std::string> without_strings(std::string_view line) {
-  std::string out;
-  char quote = 0;
-  for (std::size_t i = 0; i < line.size(); ++i) {
-    const char c = line[i];
-    if (quote != 0) {
-      if (c == '\\') {
-        out += "__";
-        ++i;
-        continue;
-      }
-      if (c == quote) quote = 0;
-      out += '_';
-    } else if (c == '#') {
-      break;
-    } else if (c == '"' || c == '\'') {
-      quote = c;
-      out += '_';
-    } else {
-      out += c;
-    }
-  }
-  if (quote != 0 || out.size() > line.size()) return std::nullopt;
-  return out;
 }
 
 // Whether what stands before `at` is an operand: a sign there joins two.
@@ -104,9 +78,6 @@ std::size_t only_place(std::string_view text, std::string_view sign) {
   }
   return found;
 }
-
-bool opens(char c) { return c == '(' || c == '[' || c == '{'; }
-bool closes(char c) { return c == ')' || c == ']' || c == '}'; }
 
 enum class Binds { kPower, kProduct, kSum };
 
@@ -230,30 +201,6 @@ bool quotient_multiplies(std::string_view text, std::size_t product) {
   return false;
 }
 
-// Whether a line can only go on with the one above it.
-bool goes_on(std::string_view line) {
-  const std::size_t first = line.find_first_not_of(' ');
-  return first != line.npos && std::string_view("/*+-.)]}%@|&<>=").find(line[first]) != std::string_view::npos;
-}
-
-// The line with the rest of its statement, where that is in more lines. An operation has the line where it begins,
-// wherever its sign stands.
-std::optional<std::string> statement_of(std::string_view line, std::span<const std::string> below) {
-  std::optional<std::string> text = without_strings(line);
-  for (std::size_t next = 0; text; ++next) {
-    int depth = 0;
-    for (const char c : *text) depth += opens(c) ? 1 : closes(c) ? -1 : 0;
-    const bool open = depth > 0 || text->ends_with('\\');
-    if (next == below.size()) return open ? std::nullopt : text;
-    if (!open && !goes_on(below[next])) return text;
-    const std::optional<std::string> more = without_strings(below[next]);
-    if (!more || text->size() + more->size() > kLongestLine) return std::nullopt;
-    if (text->ends_with('\\')) text->back() = ' ';
-    *text += ' ' + *more;
-  }
-  return text;
-}
-
 std::string_view trimmed(std::string_view text) {
   while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
   while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
@@ -291,16 +238,12 @@ std::string part_of_quotient(std::string_view op, std::string_view slot, std::st
 std::string operation_in_line(std::string_view op, std::string_view line, std::span<const std::string> below) {
   const std::string_view sign = sign_of(op);
   if (sign.empty() || line.size() > kLongestLine) return "";
-  const std::optional<std::string> statement = statement_of(line, below);
+  const std::optional<Statement> statement = statement_from(line, below, kLongestLine);
   if (!statement) return "";
-  const std::size_t place = only_place(*statement, sign);
-  if (place >= line.size() || called_in(*statement, sign)) return "";
-  if (sign == "*" && quotient_multiplies(*statement, place)) return "";
-  const std::optional<std::string> plain = without_strings(line);
-  if (!plain) return "";
-  const std::string_view text = *plain;
+  const std::string_view text = statement->plain, raw = statement->raw;
   const std::size_t at = only_place(text, sign);
-  if (at == text.npos) return "";
+  if (at == text.npos || called_in(text, sign)) return "";
+  if (sign == "*" && quotient_multiplies(text, at)) return "";
   const Binds binds = sign == "**"                         ? Binds::kPower
                       : sign == "+" || sign == "-" ? Binds::kSum
                                                                : Binds::kProduct;
@@ -313,7 +256,9 @@ std::string operation_in_line(std::string_view op, std::string_view line, std::s
   }
   if (end == text.npos) return "";
   const std::size_t begin = begin_of_left(text, at, binds);
-  const std::string_view left = trimmed(line.substr(begin, at - begin)), right = trimmed(line.substr(after, end - after));
+  // An operation has the line where it begins, wherever its sign stands.
+  if (begin >= statement->first_line) return "";
+  const std::string_view left = trimmed(raw.substr(begin, at - begin)), right = trimmed(raw.substr(after, end - after));
   if (left.empty() || right.empty() || left.size() > kLongestSide || right.size() > kLongestSide) return "";
   const bool brackets = end == text.size() && after != at + sign.size() && right.find(' ') != right.npos;
   return printable(std::string(left) + " " + std::string(sign) + " " +

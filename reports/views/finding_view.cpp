@@ -227,22 +227,24 @@ std::string steps_text(std::uint32_t first, std::uint32_t last) {
 
 // "it began in step 3": what is bad in later steps follows from it, or was not watched.
 std::string how_often(const Finding& f) {
-  if (f.occurrence_count <= 1 && f.bad_steps.count <= 1) return "";
+  if (f.occurrence_count <= 1 && f.bad_steps.count <= 1 && !f.bad_steps.open) return "";
   if (f.occurrence_count <= 1) return "it began " + steps_text(f.first_step, f.first_step);
   return "in " + plural(f.occurrence_count, "step", "steps") + ", " + steps_text(f.first_step, f.last_step);
 }
 
-// "58 bad steps, from step 3 to step 60 (57 as its aftermath)". Nothing where these are the steps in which it happened.
+// "58 bad steps, from step 3 to step 60 (57 as its aftermath)", "at least 3 bad steps, from step 6 on". Nothing where
+// these are the steps in which it happened.
 std::string bad_steps(const Finding& f) {
   const BadSteps& bad = f.bad_steps;
   const std::uint64_t aftermath = bad.count - std::min(bad.count, bad.anew + bad.unwatched);
-  if (f.occurrence_count <= 1 && bad.count <= 1) return "";
-  if (aftermath == 0 && bad.unwatched == 0) return "";
+  if (f.occurrence_count <= 1 && bad.count <= 1 && !bad.open) return "";
+  if (aftermath == 0 && bad.unwatched == 0 && !bad.open) return "";
   std::vector<std::string> parts;
   if (aftermath != 0) parts.push_back(format_count(aftermath) + " as its aftermath");
   if (bad.unwatched != 0) parts.push_back(format_count(bad.unwatched) + " not watched op by op");
-  return plural(bad.count, "bad step", "bad steps") + ", " + steps_text(bad.first, bad.last) + " (" + join(parts, ", ") +
-         ")";
+  return (bad.open ? "at least " : "") + plural(bad.count, "bad step", "bad steps") + ", " +
+         (bad.open ? "from step " + format_count(bad.first) + " on" : steps_text(bad.first, bad.last)) +
+         (parts.empty() ? "" : " (" + join(parts, ", ") + ")");
 }
 
 // The fact list below the answers: everything that says exactly where.

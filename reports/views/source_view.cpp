@@ -2,10 +2,12 @@
 #include "reports/views/source_view.h"
 
 #include <algorithm>
+#include <span>
 #include <string_view>
 
 #include "reports/views/numbers.h"
 #include "reports/views/report_model.h"
+#include "reports/views/statement.h"
 #include "src/core/text.h"
 
 namespace nanhunt::reports {
@@ -36,6 +38,17 @@ std::string line_of(const SourceFrame& frame) {
   return spaced(frame.code[frame.line - frame.first_line]);
 }
 
+// The statement that ran, in one line; of a long one the line.
+std::string statement_of(const SourceFrame& frame) {
+  const std::string line = line_of(frame);
+  if (line.empty()) return "";
+  std::vector<std::string> lines;
+  for (const std::string& one : frame.code) lines.push_back(spaced(one));
+  const StatementLines at = statement_at(lines, frame.line - frame.first_line);
+  const std::string whole = at.cut || at.count == 1 ? "" : in_one_line(std::span(lines).subspan(at.first, at.count));
+  return whole.empty() || whole.size() > kCodeLimit ? std::string(stripped(line)) : whole;
+}
+
 }  // namespace
 
 FramesView view_frames(const std::vector<SourceFrame>& frames) {
@@ -48,7 +61,7 @@ FramesView view_frames(const std::vector<SourceFrame>& frames) {
     view.place = clip(std::string_view(frame.file).substr(package), kNameLimit);
     if (frame.line != 0) view.place += ":" + std::to_string(frame.line);
     view.function = clip(frame.function, kNameLimit);
-    view.code = clip(stripped(line_of(frame)), kCodeLimit);
+    view.code = clip(statement_of(frame), kCodeLimit);
     for (std::size_t i = 0; i < frame.code.size(); ++i) {
       const std::uint64_t number = frame.first_line + i;
       view.lines.push_back({std::to_string(number), clip(spaced(frame.code[i]), kCodeLimit), number == frame.line});
@@ -73,7 +86,7 @@ std::string change_sentence(const Finding& finding) {
     const SourceFrame& inner = finding.frames.front();
     const SourceFrame& frame = own == finding.frames.end() ? inner : *own;
     // A long line stands below, whole.
-    std::string code = clip(stripped(line_of(frame)), kCodeLimit);
+    std::string code = clip(statement_of(frame), kCodeLimit);
     if (code.size() > kCodeInSentence) code.clear();
     if (own != finding.frames.end() && own != finding.frames.begin())
       code += (code.empty() ? "through " : ", through ") + clip(inner.file.substr(package_path(inner.file)), kNameLimit) + ":" +

@@ -19,7 +19,7 @@ struct CodeLine {
 struct FrameView {
   std::string place;     // "/data/me/train.py:42"; of an installed package from its folder on: "torch/optim/sgd.py:42"
   std::string function;  // may be empty
-  std::string code;      // the line that ran, without what indents it; empty: not known
+  std::string code;      // the statement that ran in one line, of a long one the line that ran; empty: not known
   std::vector<CodeLine> lines;
 };
 

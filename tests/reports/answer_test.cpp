@@ -31,7 +31,7 @@ TEST(Answer, has_headline_code_cause_cure_and_the_next_command) {
   const std::string text = render_answer(make_fault_analysis(), {.run = "my run"});
   EXPECT_THAT(text, StartsWith("FAULT  In step 0"));
   EXPECT_THAT(text, HasSubstr("  adam.py:88 in Adam.step\n"));
-  EXPECT_THAT(text, HasSubstr("  > 88      p.addcdiv_(m, v.sqrt() + eps)\n"));
+  EXPECT_THAT(text, HasSubstr("  > 88  p.addcdiv_(m, v.sqrt() + eps)\n"));
   EXPECT_THAT(text, ContainsRegex("\n  Cause +"));
   EXPECT_THAT(text, ContainsRegex("\n  Cure +Keep fp32 master weights and optimizer state. .seen to work on this run.\n"));
   EXPECT_THAT(text, ContainsRegex("\n  Rest +nanhunt report 'my run' --full +.also found: 1 warning.\n$"));
@@ -52,6 +52,17 @@ TEST(Answer, keeps_to_ten_lines_whatever_was_found) {
       EXPECT_THAT(text, HasSubstr("nanhunt report RUN --full"));
     }
   }
+}
+
+TEST(Answer, gives_a_cause_or_a_harm_of_more_lines_room_that_code_would_take) {
+  Analysis analysis = make_fault_analysis();
+  analysis.findings[0].element.reset();
+  analysis.findings[0].explanation =
+      "The sum of all of the squares is larger than what the format can hold, and so it became infinite, "
+      "which the reciprocal root then turned into nothing at all, and the layer is dead from here.";
+  const std::string text = render_answer(analysis);
+  EXPECT_THAT(text, HasSubstr("the layer is dead\n          from here.\n"));
+  EXPECT_LE(lines_of(text), 10) << text;
 }
 
 TEST(Answer, of_a_clean_run_says_what_was_seen_and_names_no_cure) {

@@ -84,7 +84,10 @@ TEST(Equation, a_statement_of_several_lines_names_the_sides_on_its_first_where_i
   EXPECT_EQ(operation_in_line("aten::div", "    a / b", Lines{"    / c", ")"}), "");
   EXPECT_EQ(operation_in_line("aten::div", "loss = (a / b", Lines{"    ).sum().div(n)"}), "");
   EXPECT_EQ(operation_in_line("aten::div", "loss = a / b \\", Lines{"    / c"}), "");
-  EXPECT_EQ(operation_in_line("aten::div", "loss = (a", Lines{"    / b)"}), "");
+  EXPECT_EQ(operation_in_line("aten::div", "loss = (a", Lines{"    / b)"}), "a / b");
+  EXPECT_EQ(operation_in_line("aten::div", "    probs /  # of all", Lines{"    total,", ")"}), "probs / total");
+  EXPECT_EQ(operation_in_line("aten::div", "    a", Lines{"    + b", "    / c", ")"}), "");  // it begins below
+  EXPECT_EQ(operation_in_line("aten::div", "    a", Lines{"    / b.div(c)", ")"}), "");
   EXPECT_EQ(operation_in_line("aten::div", "loss = (a / b", Lines{"    + c"}), "");  // its end is not known
 }
 

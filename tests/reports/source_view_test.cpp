@@ -30,6 +30,54 @@ TEST(CodeView, the_lines_around_the_one_that_ran_keep_no_indent_that_all_share_a
   EXPECT_TRUE(reports::lines_around(frame, 5).empty());
 }
 
+reports::FrameView frame_of(const std::vector<std::string>& lines, std::size_t here) {
+  reports::FrameView frame;
+  for (std::size_t i = 0; i < lines.size(); ++i)
+    frame.lines.push_back({std::to_string(i + 1), lines[i], i + 1 == here});
+  return frame;
+}
+
+std::string numbers_of(const std::vector<reports::CodeLine>& lines) {
+  std::string out;
+  for (const reports::CodeLine& line : lines) out += (line.here ? ">" : "") + line.number + " ";
+  return out;
+}
+
+TEST(CodeView, a_statement_of_several_lines_is_shown_as_a_whole_wherever_its_operation_stands) {
+  const std::vector<std::string> code = {"total = f(x)", "loss = torch.log(", "    probs /  # (of all",
+                                         "    total,",   ").mean()",          "loss.backward()"};
+  for (const std::size_t here : {2u, 3u, 4u}) {
+    const reports::FrameView frame = frame_of(code, here);
+    EXPECT_EQ(reports::lines_around(frame, 2).size(), 4u);
+    EXPECT_EQ(reports::lines_around(frame, 2).front().number, "2");
+    EXPECT_EQ(reports::statement_in_line(frame).text, "loss = torch.log(probs / total).mean()");
+    EXPECT_EQ(reports::statement_in_line(frame).number, "2-5");
+  }
+  EXPECT_EQ(numbers_of(reports::lines_around(frame_of(code, 3), 5)), "1 2 >3 4 5 ");
+  // What stands beside it stays what it was.
+  EXPECT_EQ(numbers_of(reports::lines_around(frame_of(code, 6), 2)), "5 >6 ");
+  EXPECT_EQ(numbers_of(reports::lines_around(frame_of(code, 1), 1)), ">1 ");
+  EXPECT_EQ(reports::statement_in_line(frame_of(code, 6)).number, "6");
+  EXPECT_EQ(numbers_of(reports::lines_around(frame_of({"y = a \\", "    / b", "z = 1"}, 2), 1)), "1 >2 ");
+}
+
+TEST(CodeView, of_a_long_statement_are_shown_the_lines_around_the_operation) {
+  std::vector<std::string> code = {"y = f("};
+  for (int i = 0; i < 12; ++i) code.push_back("    a,");
+  code.push_back(")");
+  EXPECT_EQ(numbers_of(reports::lines_around(frame_of(code, 2), 1)), "1 >2 3 4 5 6 ");
+  EXPECT_EQ(numbers_of(reports::lines_around(frame_of(code, 9), 1)), "6 7 8 >9 10 11 ");
+}
+
+TEST(SourceView, the_answer_has_a_statement_of_several_lines_in_one_where_there_is_no_room) {
+  Analysis analysis = testing_reports::make_fault_analysis();
+  SourceFrame& frame = analysis.findings[0].frames.front();
+  frame.first_line = 86;
+  frame.code = {"p.addcdiv_(", "    m,", "    v.sqrt() +", "    eps", ")"};
+  EXPECT_THAT(render_answer(analysis), HasSubstr("  > 86-90  p.addcdiv_(m, v.sqrt() + eps)\n"));
+  EXPECT_THAT(render_text(analysis), HasSubstr("\nCHANGE  At adam.py:88 (p.addcdiv_(m, v.sqrt() + eps)): "));
+}
+
 TEST(SourceView, the_first_words_of_a_report_say_what_to_change_and_where) {
   Analysis analysis = testing_reports::make_fault_analysis();
   const std::string text = render_text(analysis);

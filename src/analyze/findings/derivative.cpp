@@ -21,16 +21,19 @@ bool is_derivative_of(const Case& backward, const Case& forward) {
   return x.phase == Phase::kBackward && y.phase != Phase::kBackward;
 }
 
-std::string set_up_text(const Case& backward, const ValueGraph& graph) {
-  if (backward.birth.at.phase != Phase::kBackward || backward.singular == Singular::kNone) return "";
+const Birth* set_up_by(const Case& backward, const ValueGraph& graph) {
+  if (backward.birth.at.phase != Phase::kBackward || backward.singular == Singular::kNone) return nullptr;
   for (const Birth* birth : graph.swallowed()) {
-    const Case forward = make_case(*birth, backward.names, {});
-    if (!is_derivative_of(backward, forward)) continue;
-    const std::string& site = backward.text(birth->call_site);
-    return fmt::format("The {} set it up: {}{} of the same argument, and {} hid it.", phase_name(birth->at.phase),
-                       made_text(forward), site.empty() ? "" : " at " + site, place_text(birth->swallow->at, backward.names));
+    if (is_derivative_of(backward, make_case(*birth, backward.names, {}))) return birth;
   }
-  return "";
+  return nullptr;
+}
+
+std::string set_up_text(const Case& backward, const Birth& hidden) {
+  const std::string& site = backward.text(hidden.call_site);
+  return fmt::format("The {} set it up: {}{} of the same argument, and {} hid it.", phase_name(hidden.at.phase),
+                     made_text(make_case(hidden, backward.names, {})), site.empty() ? "" : " at " + site,
+                     place_text(hidden.swallow->at, backward.names));
 }
 
 }  // namespace nanhunt::analyze

@@ -13,7 +13,9 @@ class ValueGraph;
 // The derivative of an op at the same singular argument: log(0) and then log_backward at that 0.
 bool is_derivative_of(const Case& backward, const Case& forward);
 
-// Which call made an infinity of the same argument in forward, where something absorbed it there: "" where none did.
-std::string set_up_text(const Case& backward, const ValueGraph& graph);
+// The op of forward whose bad numbers of the same argument something absorbed there; nullptr: none did.
+const Birth* set_up_by(const Case& backward, const ValueGraph& graph);
+// What such an op made, and what hid it.
+std::string set_up_text(const Case& backward, const Birth& hidden);
 
 }  // namespace nanhunt::analyze

@@ -9,12 +9,13 @@
 #include <tuple>
 
 #include "src/analyze/findings/derivative.h"
+#include "src/analyze/findings/element.h"
 #include "src/analyze/findings/remedies.h"
 #include "src/analyze/graph/summary.h"
 #include "src/analyze/ranks/rank_propagation.h"
 #include "src/analyze/rules/changed.h"
-#include "src/analyze/rules/run/exploding.h"
 #include "src/analyze/rules/rule.h"
+#include "src/analyze/rules/run/exploding.h"
 #include "src/analyze/rules/run/scaler.h"
 #include "src/analyze/rules/run/swallowed.h"
 #include "src/analyze/wording/advice.h"
@@ -83,78 +84,9 @@ bool lasts(const SinkHit& sink) {
   return sink.kind != TensorRole::kOutput && sink.kind != TensorRole::kLoss && sink.kind != TensorRole::kBoundaryGradient;
 }
 
-bool about_the_batch(Phase phase) {
-  return phase == Phase::kData || phase == Phase::kForward || phase == Phase::kLoss || phase == Phase::kScale ||
-         phase == Phase::kBackward || phase == Phase::kValidation;
-}
-
 std::string text_of(const SinkHit& sink, const Case& c) {
   const bool validated = sink.kind == TensorRole::kOutput && c.birth.at.phase == Phase::kValidation;
   return validated ? "what a validation computed" : sink_text(sink.kind, c.text(sink.path));
-}
-
-// Is dimension 0 the batch's? Only where the run said how many samples there are, and nothing else that lasts, and no
-// other dimension, is as long.
-bool rows_are_samples(const Diagnosed& d, const std::vector<std::int64_t>& shape) {
-  const Birth& birth = d.c.birth;
-  if (birth.samples == nullptr || shape.empty() || d.other_sizes == nullptr) return false;
-  const auto samples = static_cast<std::int64_t>(birth.samples->size());
-  if (shape[0] != samples) return false;
-  if (birth.kind == BirthKind::kBatch) return true;
-  return birth.kind == BirthKind::kOp && about_the_batch(birth.at.phase) && !d.other_sizes->contains(samples) &&
-         std::count(shape.begin(), shape.end(), samples) == 1;
-}
-
-void report_row(ElementEvidence& element, const Diagnosed& d, const std::vector<std::int64_t>& shape) {
-  if (element.coords.empty()) return;
-  element.row_is_sample = rows_are_samples(d, shape);
-  if (element.row_is_sample || shape.size() > 1) element.row = element.coords[0];
-  if (element.row_is_sample) element.sample_id = (*d.c.birth.samples)[static_cast<std::size_t>(element.row)];
-}
-
-std::optional<ElementEvidence> element_of(const Diagnosed& d) {
-  const Case& c = d.c;
-  const ArgSnapshot* bad = c.is_op() ? c.output : &c.birth.source;
-  if (bad == nullptr) return std::nullopt;
-  const LayoutRecord* layout = c.names.layout(bad->layout);
-  const std::vector<std::int64_t> shape = layout == nullptr ? std::vector<std::int64_t>{} : layout->sizes;
-  ElementEvidence out;
-  if (!c.elements.empty()) {
-    const EvidenceRecord& record = *c.elements.front();
-    out.flat_index = record.flat_index;
-    out.coords = coords_of(record.flat_index, shape);
-    report_row(out, d, shape);
-    out.value = record.number;
-    for (const Operand& operand : record.operands) {
-      ElementEvidence::OperandValue value{c.text(operand.slot), "", operand.number};
-      for (const ArgSnapshot& arg : c.context->op.inputs) {
-        if (arg.value == operand.value && arg.slot == operand.slot) value.name = c.name_of(arg);
-      }
-      out.operands.push_back(std::move(value));
-    }
-    // A number of Python's, on the right.
-    if (const ScalarSnapshot* other = c.scalar("other"); other != nullptr && out.operands.size() == 1 && c.is_op())
-      out.operands.push_back({"other", "", other->value});
-    return out;
-  }
-  // Statistics know where the first bad element stands, and what it is where all are of one kind.
-  if (bad->stats.first_nonfinite < 0) return std::nullopt;
-  out.flat_index = bad->stats.first_nonfinite;
-  out.coords = coords_of(out.flat_index, shape);
-  report_row(out, d, shape);
-  switch (bad->bad) {
-    case kBadNaN:
-      out.value = std::numeric_limits<double>::quiet_NaN();
-      return out;
-    case kBadPosInf:
-      out.value = std::numeric_limits<double>::infinity();
-      return out;
-    case kBadNegInf:
-      out.value = -std::numeric_limits<double>::infinity();
-      return out;
-    default:
-      return std::nullopt;
-  }
 }
 
 void add_histogram(TensorSummary& to, ValueId value, const std::vector<HistogramRecord>& histograms) {
@@ -175,6 +107,7 @@ class Steps {
     born_.add(birth.born.empty() ? step_of(birth) : birth.born);
     events_.add(birth.events);
     unwatched_.add(birth.unwatched);
+    open_ = open_ || birth.open_end;
   }
   void tell(Finding& f) const {
     f.occurrence_count = born_.count();
@@ -190,7 +123,8 @@ class Steps {
       f.last_step = std::max(f.first_step, f.last_step);
       ++anew;
     }
-    f.bad_steps = {events_.count(), anew, std::min(unwatched, events_.count() - anew), events_.first(), events_.last()};
+    f.bad_steps = {events_.count(), anew,           std::min(unwatched, events_.count() - anew),
+                   events_.first(), events_.last(), open_};
   }
 
  private:
@@ -200,7 +134,13 @@ class Steps {
     return one;
   }
   StepSet born_, events_, unwatched_;
+  bool open_ = false;
 };
+
+// The steps in which it did harm, or, where it did none itself, disappeared.
+const StepSet& harmed_by(const Birth& birth) {
+  return birth.events.empty() && birth.swallow != nullptr ? birth.swallow->steps : birth.events;
+}
 
 Finding make_finding(const Diagnosed& d) {
   const Case& c = d.c;
@@ -216,14 +156,14 @@ Finding make_finding(const Diagnosed& d) {
   if (birth.into_role && is_sink(*birth.into_role) && birth.at.module == 0) f.place.module = c.text(birth.into_name);
   f.call_site = c.text(birth.call_site);
   f.scale = birth.scale;
-  const StepSet& events = birth.events.empty() && birth.swallow != nullptr ? birth.swallow->steps : birth.events;
+  const StepSet& events = harmed_by(birth);
   Steps(birth).tell(f);
   f.title = d.diagnosis.title;
   f.cause = d.diagnosis.cause;
   f.explanation = d.diagnosis.explanation;
   f.evidence = d.diagnosis.evidence;
   f.lifecycle = birth.lifecycle;
-  f.element = element_of(d);
+  f.element = element_of(c, d.other_sizes);
   if (c.is_op()) {
     const OpSnapshot& op = c.context->op;
     for (std::size_t i = 0; i < op.inputs.size(); ++i)
@@ -309,6 +249,13 @@ class FindingGroup {
     travels_.add(lead_);
   }
 
+  // What made bad numbers in forward, which were replaced there, and its derivative, which did harm.
+  FindingGroup(Diagnosed hidden, const Diagnosed& derivative) : FindingGroup(std::move(hidden)) {
+    report_replaced(finding_, *lead_.c.birth.swallow, lead_.c.names);
+    finding_.unfinished = true;
+    add_derivative(derivative);
+  }
+
   // One finding for what a reader would call one fault: same class and op, in the same step at any module, or again
   // later at a module it has.
   bool holds(const Diagnosed& other) const {
@@ -388,7 +335,7 @@ class FindingGroup {
     if (birth.repeats_in_step > 0) same_module_[lead_.c.text(birth.at.module)] += birth.repeats_in_step;
   }
   void add_sinks(const Diagnosed& other) {
-    if (other.c.birth.events.first() != lead_.c.birth.events.first()) return;
+    if (other.c.birth.events.first() != harmed_by(lead_.c.birth).first()) return;
     for (const SinkHit& sink : other.c.birth.sinks)
       finding_.unfinished = finding_.unfinished && !lasts(sink);
     tell_sinks(finding_, other.c);
@@ -472,7 +419,7 @@ void blame_growth(std::vector<Finding>& findings, const Growth& growth) {
 void add_swallowed(std::vector<Finding>& findings, const ValueGraph& graph, Names& names, const FaultContext& context) {
   for (const Birth* birth : graph.swallowed()) {
     Diagnosed found = diagnose_birth(*birth, names, context);
-    if (found.cls != FindingClass::kOverflow) continue;
+    if (found.cls != FindingClass::kOverflow || (found.c.output->bad & kBadInf) == 0) continue;
     Finding f = make_finding(found);
     const auto same = std::find_if(findings.begin(), findings.end(), [&](const Finding& known) {
       return known.cls == f.cls && known.place.op == f.place.op && known.place.module == f.place.module &&
@@ -546,8 +493,12 @@ std::vector<Finding> find_faults(const ValueGraph& graph, Names& names, const Fa
         std::find_if(groups.begin(), groups.end(), [&](const FindingGroup& group) { return group.has_derivative(found); });
     if (forward != groups.end()) {
       forward->add_derivative(found);
+    } else if (const Birth* hidden = set_up_by(found.c, graph); hidden == nullptr) {
+      groups.emplace_back(std::move(found));
+    } else if (names.op(hidden->swallow->at.op).has(kReplaces)) {
+      groups.emplace_back(diagnose_birth(*hidden, names, context), found);
     } else {
-      add_if(found.diagnosis.evidence, set_up_text(found.c, graph));
+      add_if(found.diagnosis.evidence, set_up_text(found.c, *hidden));
       groups.emplace_back(std::move(found));
     }
   }

@@ -153,6 +153,14 @@ inline bool is_of_next_step(Phase phase, std::uint32_t made, const StepSet& even
   return phase == Phase::kData && !events.empty() && events.first() == made + 1;
 }
 
+// A factor of 0 and 1 alone that NaN from outside of the arithmetic was multiplied by: a mask that takes none of it
+// away.
+struct MaskedBy {
+  OpRef at;
+  StringId call_site = 0;
+  ArgSnapshot mask;
+};
+
 // Bad numbers of a birth that this rank gave to others.
 struct Outgoing {
   std::uint32_t step = 0;  // the first time
@@ -190,6 +198,7 @@ struct Birth {
   bool settled = false;               // its first event is over and `chain` is final
   StepSet events;                     // steps in which a sink was bad because of it
   StepSet unwatched;                  // of these: counted for it although their ops are not in the trace
+  bool open_end = false;              // what it left bad was not seen to become finite after the last of `events`
   StepSet born;                       // steps in which it began, with births that it leads, as far as they did harm
   bool taken_back = false;            // it came of weights that the program tried and took back
   bool counted = false;               // `born` of it or of its lead holds its step
@@ -200,6 +209,7 @@ struct Birth {
   std::optional<std::uint32_t> first_bad_loss;
   ScaleTrial trial;
   std::optional<OpRef> dropped_at;    // an op of forward that did not select its infinities: where
+  std::unique_ptr<MaskedBy> masked;   // the first such op
   std::unique_ptr<Change> change;     // kUnseenWrite, kGarbage
   std::unique_ptr<Outgoing> sent;     // it went to other ranks
   std::unique_ptr<Swallow> swallow;   // its infinities disappeared in an op; leads all of its place

@@ -132,6 +132,11 @@ void find_singularity(Case& c) {
   if (c.singular == Singular::kPole && c.pole->stats.zero > 0 && c.info->pole != Pole::kLabels) {
     c.zero = find_zero_origin(*c.context, *c.pole, c.names);
   }
+  if (c.singular != Singular::kPole) return;
+  for (const double at : {c.pole->stats.min, c.pole->stats.max}) {
+    if (c.bound.op == nullptr && singular_at(c, at) == Singular::kPole)
+      c.bound = find_rounded_bound(*c.context, *c.pole, at, c.names);
+  }
 }
 
 }  // namespace

@@ -33,6 +33,7 @@ struct Case {
   const ArgSnapshot* pole = nullptr;    // the argument that can be singular
   Singular singular = Singular::kNone;
   ZeroOrigin zero{};  // where the pole's zeros come from
+  RoundedBound bound{};             // a limit of a clamp that became the singular number
   const CallStory* call = nullptr;  // the call between ranks that it is, where the ranks were put together
 
   bool is_op() const { return context != nullptr; }

@@ -207,6 +207,7 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op, 
     make_garbage(view_, at);
   } else if (bad_out) {
     bad_outputs(view_, at);
+    note_masked(view_, at);
     note_target(view_);
     const bool unmeant = std::any_of(out_.begin(), out_.end(), [](const Value* value) {
       return value != nullptr && value->bad != 0 && value->deliberate == Deliberate::kNo;
@@ -426,8 +427,9 @@ void ValueGraph::finish_outputs(const OpInView& op) {
     if ((value->roles & kLastingRoles) != 0 || (is_parameter_home(value->storage) && in_place())) {
       if (value->bad != 0) {
         bad_homes_[value->storage] = value->id;
-      } else if (!bad_homes_.empty() && value->has_stats) {
+      } else if (value->has_stats) {
         bad_homes_.erase(value->storage);
+        standing_.erase(value->storage);
       }
     }
     values_.retire(value->storage, value->version, [&](Value& gone, StorageInfo& info) {

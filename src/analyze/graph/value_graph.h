@@ -86,10 +86,7 @@ class ValueGraph {
   // The op with this number multiplied the loss by the scale of a scaler of the program's own.
   void on_scaling(std::uint64_t seq);
   // The parts of training (1 << TensorRole) that the sentinel found finite when this step ended.
-  void on_clean_parts(std::uint32_t step, std::uint32_t kinds) {
-    clean_step_ = step;
-    clean_kinds_ = kinds;
-  }
+  void on_clean_parts(std::uint32_t step, std::uint32_t kinds);
   // The step that ended was given up by the program: the last number that it made is what it is judged by; where the
   // program `stopped` at it, what it looked at last. Before on_step_end(). True: that was bad, and nobody had meant it.
   bool judge_unfinished(std::uint32_t step, bool stopped);
@@ -100,6 +97,7 @@ class ValueGraph {
   void on_end_of_life(std::uint64_t storage) {
     values_.free_storage(storage);
     copied_.erase(storage);
+    standing_.erase(storage);
   }
   void on_loss_of_records() { lost_records_ = true; }
   void on_samples(const SampleIdsRecord& record);
@@ -112,6 +110,8 @@ class ValueGraph {
   bool step_is_bad() const { return !hit_in_step_.empty(); }     // the one at hand has, so far
   // What an op left bad in a parameter is a sink even where no mark says so: the run may have been killed first.
   void hit_bad_homes();
+  TensorRole kind_of_home(const Value& value) const;
+  void leave_standing(const Value& value, TensorRole kind);
   bool gradients_are_bad() const { return backward_is_bad_ || !bad_gradients_.empty(); }
   // ... what was computed with gradients off, or by a model where nothing is trained
   bool validation_is_bad() const { return last_validated_.bad || (!trained_ && last_given_.bad); }
@@ -121,6 +121,7 @@ class ValueGraph {
   // The same in a step whose operations are not in the trace. False: the last step with operations had no trial.
   bool take_back_again(std::uint32_t step);
   std::uint32_t step() const { return step_; }
+  std::uint32_t last_ended() const { return last_ended_; }  // the last step that has a record
 
   const Value* value(ValueId id) { return values_.find(id); }
   const OpRing& ring() const { return ring_; }
@@ -197,6 +198,7 @@ class ValueGraph {
   bool may_be_singular(const Birth& birth) const;
   void note_swallowed(const OpInView& op, const OpRef& at);
   void note_dropped(const OpInView& op, const OpRef& at);
+  void note_masked(const OpInView& op, const OpRef& at);
   void watch_swallowers(const OpInView& op);
   void settle_sent();
   const RecentOp* call_behind(const Value& value) const;  // the call between ranks whose unread result it is
@@ -271,10 +273,18 @@ class ValueGraph {
   std::set<std::pair<LayoutId, bool>> sized_;  // layouts that other_sizes_ has; true: as of the batch
   bool in_replay_ = false;
   std::optional<std::uint32_t> last_skip_;      // the last skipped step
+  // Storages that were left bad, and that no op has written since: of which kind, and by which births.
+  struct Standing {
+    TensorRole kind;
+    std::uint32_t step;  // in which it was bad last
+    std::vector<BirthId> births;
+  };
+  std::map<std::uint64_t, Standing> standing_;
+  std::uint32_t unread_kinds_ = 0;              // 1 << TensorRole: the sentinel does not read these
   std::map<std::uint64_t, ValueId> bad_homes_;  // parameter, state and buffer storages left bad by an op of this step
   std::map<std::uint64_t, ValueId> bad_at_first_;  // ... that were bad before the first forward: their contents then
 
-  std::uint32_t step_ = 0;
+  std::uint32_t step_ = 0, last_ended_ = 0;
   bool step_was_bad_ = false;
   bool step_over_ = false;  // its record has come
   std::uint64_t step_bad_ops_ = 0;

@@ -120,6 +120,7 @@ void ValueGraph::on_mark(const MarkRecord& mark) {
   if (mark.kind == TensorRole::kBoundaryGradient && value->made_in == Phase::kData) value->made_step = mark.step;
   if (mark.kind == TensorRole::kBoundaryGradient && mark.path != 0) bad_gradients_.push_back(mark.path);
   if (is_sink(mark.kind)) hit_sink(*value, mark.kind, mark.path, mark.step);
+  if (lasting) leave_standing(*value, mark.kind);
   const bool alone = !trained_ && value->stats.numel == 1 && value->deliberate == Deliberate::kNo;
   // A forward may still turn out to be a training's.
   if (mark.kind == TensorRole::kOutput && ((value->bad & kBadNaN) != 0 || alone))
@@ -431,6 +432,7 @@ void ValueGraph::judge_hits(const StepOutcome& outcome, bool bad_unseen) {
 }
 
 std::uint64_t ValueGraph::on_step_end(const StepRecord& step, const StepOutcome& outcome, bool bad_unseen) {
+  last_ended_ = std::max(last_ended_, step.step);
   mark_unscaled();
   judge_validation();
   last_number_.bad = last_given_.bad = last_alone_.bad = looked_at_.bad = backward_is_bad_ = false;
@@ -495,6 +497,13 @@ void ValueGraph::finish() {
   // The last step has no end: whether its optimizer ran is not known.
   for (BirthId id : hit_in_step_) {
     if (Birth* birth = find_birth(id)) birth->trial.open = true;
+  }
+  for (const auto& [storage, standing] : standing_) {
+    for (const BirthId id : standing.births) {
+      Birth* birth = find_birth(id);
+      if (birth != nullptr && birth->lead != 0) birth = find_birth(birth->lead);
+      if (birth != nullptr && birth->harmful && birth->events.last() < last_ended_) birth->open_end = true;
+    }
   }
   // The passes of all ranks wait for each other.
   values_ = {};

@@ -15,6 +15,13 @@ bool is_constant(const ValueStats& s) {
   return s.zero == s.numel || (s.numel > 1 && s.min == s.max);
 }
 
+// Numbers of which some are 0 and all others 1.
+bool is_mask(const Value* value) {
+  if (value == nullptr || !value->has_stats || !value->stats.counted()) return false;
+  const ValueStats& s = value->stats;
+  return s.nonfinite() == 0 && s.zero > 0 && s.zero < s.numel && s.min == 0 && s.max == 1 && s.amin_nonzero == 1;
+}
+
 }  // namespace
 
 void Swallow::see_output(const ValueStats& stats, std::uint32_t step) {
@@ -42,7 +49,8 @@ void ValueGraph::note_swallowed(const OpInView& op, const OpRef& at) {
   if (first_out == op.out.end()) return;
   for (std::size_t i = 0; i < op.in.size(); ++i) {
     const Value* value = op.in[i];
-    if (value == nullptr || (value->bad & kBadInf) == 0 || value->deliberate != Deliberate::kNo) continue;
+    const std::uint8_t lost = op.info->has(kReplaces) ? kBadAny : kBadInf;
+    if (value == nullptr || (value->bad & lost) == 0 || value->deliberate != Deliberate::kNo) continue;
     if (!mixes(*op.info, op.inputs[i].role)) continue;
     for (BirthId id : labels_.get(value->labels).births) {
       Birth* birth = find_birth(id);
@@ -75,6 +83,28 @@ void ValueGraph::note_dropped(const OpInView& op, const OpRef& at) {
     for (BirthId id : labels_.get(value->labels).births) {
       Birth* birth = find_birth(id);
       if (birth != nullptr && birth->at.step == at.step && !birth->dropped_at) birth->dropped_at = at;
+    }
+  }
+}
+
+// NaN that no arithmetic made, times a mask. The zeros of the mask are at least as many as the NaN, or it was not made
+// for them.
+void ValueGraph::note_masked(const OpInView& op, const OpRef& at) {
+  const bool computes = at.phase != Phase::kBackward && at.phase != Phase::kOptimizer;
+  if (!computes || op.info->bound != Bound::kProduct || !op.info->has(kElementwise) || op.in.size() != 2) return;
+  for (std::size_t i = 0; i < 2; ++i) {
+    const Value *value = op.in[i], *mask = op.in[1 - i];
+    if (value == nullptr || (value->bad & kBadNaN) == 0 || !value->stats.counted() || !is_mask(mask)) continue;
+    const auto share = [](std::int64_t count, const Value& of) {
+      return static_cast<double>(count) / static_cast<double>(of.stats.numel);
+    };
+    if (share(mask->stats.zero, *mask) < share(value->stats.nan, *value)) continue;
+    for (const BirthId id : labels_.get(value->labels).births) {
+      Birth* birth = find_birth(id);
+      if (birth == nullptr || birth->masked != nullptr) continue;
+      const bool computed = birth->kind == BirthKind::kOp && !names_.op(birth->at.op).has(kWritesConstant);
+      if (computed) continue;
+      birth->masked = std::make_unique<MaskedBy>(MaskedBy{at, op.record->call_site, snapshot(mask, op.inputs[1 - i])});
     }
   }
 }

@@ -19,17 +19,47 @@ bool ValueGraph::is_parameter_home(std::uint64_t storage) {
   return info != nullptr && info->parameter;
 }
 
+TensorRole ValueGraph::kind_of_home(const Value& value) const {
+  if (value.has_role(TensorRole::kParameter)) return TensorRole::kParameter;
+  if (value.has_role(TensorRole::kState)) return TensorRole::kState;
+  return value.has_role(TensorRole::kBuffer) ? TensorRole::kBuffer : TensorRole::kParameter;
+}
+
+void ValueGraph::leave_standing(const Value& value, TensorRole kind) {
+  constexpr std::size_t kMost = 1u << 12;
+  if (standing_.size() < kMost || standing_.contains(value.storage))
+    standing_[value.storage] = {kind, step_, labels_.get(value.labels).births};
+}
+
 void ValueGraph::hit_bad_homes() {
   for (const auto& [storage, id] : bad_homes_) {
     const Value* value = values_.find(id);
     if (value == nullptr) continue;
-    TensorRole kind = TensorRole::kParameter;
-    if (!value->has_role(kind) && value->has_role(TensorRole::kBuffer)) kind = TensorRole::kBuffer;
-    if (!value->has_role(TensorRole::kParameter) && value->has_role(TensorRole::kState)) kind = TensorRole::kState;
+    const TensorRole kind = kind_of_home(*value);
     const StorageInfo* home = value->name == 0 ? values_.storage(storage) : nullptr;  // of several, as one buffer
     hit_sink(*value, kind, home == nullptr ? value->name : home->parameter.value_or(0), step_);
+    leave_standing(*value, kind);
   }
   bad_homes_.clear();
+}
+
+void ValueGraph::on_clean_parts(std::uint32_t step, std::uint32_t kinds) {
+  clean_step_ = step;
+  clean_kinds_ = kinds;
+  const auto is_clean = [&](TensorRole kind) { return (kinds >> static_cast<unsigned>(kind) & 1u) != 0; };
+  // What is bad in this very step and is not found so is not read.
+  const auto is_read = [&](TensorRole kind) { return (unread_kinds_ >> static_cast<unsigned>(kind) & 1u) == 0; };
+  const auto note_unread = [&](TensorRole kind) {
+    if (is_clean(kind)) unread_kinds_ |= 1u << static_cast<unsigned>(kind);
+  };
+  for (const auto& [storage, id] : bad_homes_) {
+    if (const Value* value = values_.find(id)) note_unread(kind_of_home(*value));
+  }
+  for (const auto& [storage, standing] : standing_) {
+    if (standing.step == step) note_unread(standing.kind);
+  }
+  std::erase_if(standing_,
+                [&](const auto& entry) { return is_clean(entry.second.kind) && is_read(entry.second.kind); });
 }
 
 void ValueGraph::note_trial(const OpInView& op) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 namespace nanhunt::analyze {
 namespace {
@@ -122,7 +123,77 @@ class Walk {
   Names& names_;
 };
 
+const ArgSnapshot* result_of(const OpSnapshot& op, ValueId value) {
+  for (const ArgSnapshot& out : op.outputs) {
+    if (out.value == value) return &out;
+  }
+  return nullptr;
+}
+
+// Whether `out` is a number less `in`, as far as both ranges show it.
+bool is_turned(const ValueStats& in, const ValueStats& out, double number) {
+  const double error = 0.01 * std::max({std::fabs(number), std::fabs(in.min), std::fabs(in.max)});
+  return std::fabs(number - in.max - out.min) <= error && std::fabs(number - in.min - out.max) <= error;
+}
+
+// One step of the walk back from a number of a result to that of what it was made of.
+struct StepBack {
+  double at = 0;
+  bool copied = false;
+};
+std::optional<StepBack> number_before(const OpSnapshot& op, const OpInfo& info, const ArgSnapshot& out, DType stored,
+                                      double at, const Names& names) {
+  if (op.inputs.size() != 1 || !op.inputs.front().known || op.inputs.front().stats.numel == 0) return std::nullopt;
+  const ValueStats &in = op.inputs.front().stats, &made = out.stats;
+  if (info.bound == Bound::kSum) {
+    for (const ScalarSnapshot& scalar : op.scalars) {
+      if (names.text(scalar.name) != "other") continue;
+      if (info.zero == ZeroRule::kAdd) return StepBack{info.has(kSubtracts) ? at + scalar.value : at - scalar.value};
+      return is_turned(in, made, scalar.value) ? std::optional(StepBack{scalar.value - at}) : std::nullopt;
+    }
+    return std::nullopt;
+  }
+  if (info.zero != ZeroRule::kSame || !info.has(kKeepsMask) || info.pole != Pole::kNone) return std::nullopt;
+  const auto rounded = [&](double number) { return is_floating(stored) ? round_to(stored, number) : number; };
+  if (rounded(in.min) == made.min && rounded(in.max) == made.max) return StepBack{at, true};
+  if (in.min == -made.max && in.max == -made.min) return StepBack{-at};
+  return std::nullopt;
+}
+
 }  // namespace
+
+RoundedBound find_rounded_bound(const OriginContext& context, const ArgSnapshot& pole, double at, Names& names) {
+  const ArgSnapshot* arg = &pole;
+  std::optional<DType> copy;  // the format of a copy of what is looked at
+  for (std::size_t ops = 0; ops < kMaxSlice && arg->producer >= 0; ++ops) {
+    const OpSnapshot& op = context.slice[static_cast<std::size_t>(arg->producer)];
+    const ArgSnapshot* out = result_of(op, arg->value);
+    if (out == nullptr || !out->known || !out->stats.counted()) return {};
+    const OpInfo& info = names.op(op.op);
+    const DType stored = dtype_of(*out, names, op.compute_dtype);
+    if (info.has(kReplaces)) {
+      const DType format = copy.value_or(stored);
+      if (!is_floating(stored) || !is_floating(format)) return {};
+      for (const ScalarSnapshot& scalar : op.scalars) {
+        const std::string& name = names.text(scalar.name);
+        const double limit = name == "max" ? out->stats.max : out->stats.min;
+        if ((name != "max" && name != "min") || limit != round_to(stored, scalar.value)) continue;
+        if (scalar.value != at && round_to(format, limit) == at) return {&op, scalar.name, scalar.value, at, format};
+      }
+      return {};
+    }
+    const std::optional<StepBack> step = number_before(op, info, *out, stored, at, names);
+    if (!step) return {};
+    at = step->at;
+    if (!step->copied) {
+      copy.reset();
+    } else if (!copy) {
+      copy = stored;
+    }
+    arg = &op.inputs.front();
+  }
+  return {};
+}
 
 DType dtype_of(const ArgSnapshot& arg, const Names& names, DType otherwise) {
   const LayoutRecord* layout = names.layout(arg.layout);

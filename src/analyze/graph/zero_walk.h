@@ -32,6 +32,17 @@ struct Guard {
 };
 Guard guard_of(const OpSnapshot& op, const OpInfo& info, const Names& names);
 
+// A limit that numbers were clamped to and that rounds to a singular one in the format stored: max = 1 - 1e-8 is 1 in
+// fp32.
+struct RoundedBound {
+  const OpSnapshot* op = nullptr;  // that clamps; nullptr: there is none
+  StringId name = 0;               // of the limit
+  double bound = 0, stored = 0;
+  DType format = DType::kF32;
+};
+// `pole` holds the singular number `at`: walks back over copies and sums with a number to what clamped it.
+RoundedBound find_rounded_bound(const OriginContext& context, const ArgSnapshot& pole, double at, Names& names);
+
 DType dtype_of(const ArgSnapshot& arg, const Names& names, DType otherwise);
 
 }  // namespace nanhunt::analyze

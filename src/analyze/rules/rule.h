@@ -39,5 +39,9 @@ std::string range_text(const Case& c);  // "Finite inputs; largest magnitudes: s
 void add_if(std::vector<std::string>& lines, std::string line);  // unless it is empty
 bool divides_by_number_0(const Case& c);                         // by one of the program's own
 std::vector<std::string> denominator_advice(const Case& c);
+// Of a pole that a rounded limit of a clamp leads to; nullopt: none does.
+std::optional<Diagnosis> diagnose_rounded_bound(const Case& c);
+// Says of NaN from outside of the arithmetic that a mask was to take it away by a product, where one was seen.
+void add_mask(Diagnosis& d, const Case& c);
 
 }  // namespace nanhunt::analyze

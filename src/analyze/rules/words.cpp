@@ -110,6 +110,19 @@ void add_if(std::vector<std::string>& lines, std::string line) {
   if (!line.empty()) lines.push_back(std::move(line));
 }
 
+void add_mask(Diagnosis& d, const Case& c) {
+  if (c.birth.masked == nullptr) return;
+  const MaskedBy& by = *c.birth.masked;
+  const std::string place = place_text(by.at, c.names);
+  const std::string& site = c.text(by.call_site);
+  d.title += fmt::format("; {} multiplies it by 0, and it stays NaN", place);
+  d.cause = "NaN times a mask of 0 is NaN";
+  d.explanation =
+      fmt::format("{}{} multiplies by a mask, {} of {} of it 0: NaN * 0 is NaN, so that the mask takes none away. {}",
+                  place, site.empty() ? "" : " at " + site, by.mask.stats.zero, by.mask.stats.numel, d.explanation);
+  d.advice.insert(d.advice.begin(), "select-before");
+}
+
 namespace {
 
 // Backward has the line of the op whose derivative it takes; one that the program wrote by hand has lines of its own.

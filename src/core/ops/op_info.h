@@ -74,28 +74,29 @@ enum class EpsForm : std::uint8_t {
 };
 
 enum OpFlag : std::uint32_t {
-  kOverwritesAll = 1,   // in place, old contents do not matter: fill_, copy_
-  kWritesConstant = 2,  // an infinity in its output was written on purpose
-  kKeepsMask = 4,       // an infinity written on purpose is still one after this op: add, where, views
-  kSoftmax = 8,         // takes -Inf as "no weight"; a row of nothing else is indeterminate
-  kAccumulates = 16,    // sums inside: Inf - Inf can make a NaN of finite inputs
-  kArithmetic = 32,     // besides its poles, only magnitude can make a non-finite number of finite inputs
-  kElementwise = 64,    // output element i depends on input elements i alone
-  kStoresState = 128,   // in phase optimizer: what it writes is state
-  kSelects = 256,       // hands on some elements of its operands as they are: where, cat, gather
-  kAbsorbs = 512,       // makes a finite number of an infinite one: x / Inf, tanh, clamp
-  kMakesGarbage = 1024,  // its output is memory that nothing has written: empty
-  kReadsShape = 2048,   // takes shape and format of its input, not its contents: full_like
-  kBilinear = 4096,     // products, or sums of them: an element is exactly 0 only where in each product one factor is
+  kOverwritesAll = 1,     // in place, old contents do not matter: fill_, copy_
+  kWritesConstant = 2,    // an infinity in its output was written on purpose
+  kKeepsMask = 4,         // an infinity written on purpose is still one after this op: add, where, views
+  kSoftmax = 8,           // takes -Inf as "no weight"; a row of nothing else is indeterminate
+  kAccumulates = 16,      // sums inside: Inf - Inf can make a NaN of finite inputs
+  kArithmetic = 32,       // besides its poles, only magnitude can make a non-finite number of finite inputs
+  kElementwise = 64,      // output element i depends on input elements i alone
+  kStoresState = 128,     // in phase optimizer: what it writes is state
+  kSelects = 256,         // hands on some elements of its operands as they are: where, cat, gather
+  kAbsorbs = 512,         // makes a finite number of an infinite one: x / Inf, tanh, clamp
+  kMakesGarbage = 1024,   // its output is memory that nothing has written: empty
+  kReadsShape = 2048,     // takes shape and format of its input, not its contents: full_like
+  kBilinear = 4096,       // products, or sums of them: an element is exactly 0 only where in each product one factor is
   kInnerProducts = 8192,  // a sum of products inside, which a kernel may keep in 16 bits
-  kUnitDerivative = 16384,  // its derivative is 1 or -1
-  kNumpy = 32768,       // tools/nanhunt/repro/show_op.py computes it
-  kNumpyGradient = 65536,  // and its gradient
-  kSubtracts = 131072,  // self - alpha * other
+  kUnitDerivative = 16384,     // its derivative is 1 or -1
+  kNumpy = 32768,              // tools/nanhunt/repro/show_op.py computes it
+  kNumpyGradient = 65536,      // and its gradient
+  kSubtracts = 131072,         // self - alpha * other
   kGapsInDerivative = 262144,  // gives vectors whose derivative divides by differences of the values: eigh, svd
-  kCompiled = 524288,   // a graph of many ops, of which only what comes in and goes out is seen
+  kCompiled = 524288,          // a graph of many ops, of which only what comes in and goes out is seen
   kLaunched = 1048576,  // a kernel of the program's own, launched past the dispatcher: only its arguments are known
   kComposed = 2097152,  // PyTorch may make it of several ops, which are then heard in its place
+  kReplaces = 4194304,  // puts a number of the program's in place of an infinite one: clamp, nan_to_num
 };
 
 // When is an output element that is 0 a lost value? The exact result must be non-zero.

@@ -75,5 +75,38 @@ TEST(BadInput, is_not_a_parameter_that_the_loss_reads_first_and_an_optimizer_ste
   EXPECT_EQ(table(analysis_of(t)), "bad_state | <state> | fc1.weight | data | step 0 | unknown | observed\n");
 }
 
+// (y - x) * mask: labels of which some are NaN, times numbers of which `zeros` are 0 and the others `rest`.
+Analysis masked(std::int64_t nan, std::int64_t zeros, double rest, bool constant = false) {
+  TraceBuilder t;
+  t.in("", Phase::kLoss);
+  const Numbers bad = finite(8).nan(nan);
+  const Handle mask = t.value(finite(8).zeros(zeros).range(0, rest).smallest_of(rest));
+  const Handle y = t.value(bad);
+  const Handle d = t.op("sub", {{"self", y}, {"other", t.value(finite(8))}}, bad);
+  const Handle m = constant ? t.op("mul", {{"self", d}}, bad, {{"other", 0}})
+                            : t.called_from("train.py:9").op("mul", {{"self", d}, {"other", mask}}, bad);
+  t.mark(TensorRole::kLoss, "loss", m);
+  t.end_step();
+  return analysis_of(t);
+}
+
+TEST(BadInput, that_a_mask_multiplies_is_to_be_selected_away_before) {
+  const Analysis a = masked(3, 3, 1);
+  ASSERT_EQ(table(a), "bad_input | <batch> | - | loss | step 0 | unknown | inferred\n");
+  const Finding& f = a.findings[0];
+  EXPECT_TRUE(f.title.ends_with("; mul multiplies it by 0, and it stays NaN")) << f.title;
+  EXPECT_EQ(f.cause, "NaN times a mask of 0 is NaN");
+  EXPECT_TRUE(f.explanation.starts_with("mul at train.py:9 multiplies by a mask, 3 of 8 of it 0:")) << f.explanation;
+  EXPECT_EQ(f.advice.at(0).id, "select-before");
+  EXPECT_EQ(f.advice.at(1).id, "record-ops");
+  // A mask has no other numbers than 0 and 1, and as many zeros as there are NaN.
+  for (const Analysis& other :
+       {masked(3, 2, 1), masked(3, 3, 0.5), masked(3, 0, 1), masked(3, 8, 1), masked(3, 3, 1, true)}) {
+    EXPECT_TRUE(other.findings.at(0).title.ends_with("3 NaN of 8, first in row 0")) << other.findings[0].title;
+    EXPECT_EQ(other.findings[0].advice.at(0).id, "record-ops");
+  }
+  EXPECT_EQ(table(masked(0, 3, 1)), "clean\n");
+}
+
 }  // namespace
 }  // namespace nanhunt

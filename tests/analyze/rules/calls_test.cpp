@@ -98,5 +98,45 @@ TEST(Calls, a_singular_gradient_names_the_call_that_hid_it_in_forward) {
   EXPECT_EQ(table(angle(false, false)), "clean\n");
 }
 
+// -log(p), whose infinities an op puts others in place of; backward divides by p again.
+Analysis replaced(const char* by, bool zero, bool nan = false) {
+  TraceBuilder t;
+  const Handle p = t.value(zero ? finite(8).zeros(2).range(0, 1) : finite(8).range(0.25, 1));
+  const Numbers logs = !zero ? finite(8) : nan ? finite(8).nan(2) : finite(8).neg_inf(2);
+  const Handle l = nan ? t.in("<loss>", Phase::kLoss)
+                             .called_from("train.py:7")
+                             .op("div", {{"self", t.value(finite(8).zeros(2))}, {"other", p}}, logs)
+                       : t.in("<loss>", Phase::kLoss).called_from("train.py:7").op("log", {{"self", p}}, logs);
+  t.mark(TensorRole::kLoss, "loss", t.called_from("train.py:8").op(by, {{"self", l}}, finite(8)));
+  t.in("<loss>", Phase::kBackward).called_from("train.py:7");
+  const Handle g = t.value(finite(8).zeros(8).range(0, 0));
+  const Handle d = t.op("div", {{"self", g}, {"other", p}}, zero ? finite(8).nan(2) : finite(8));
+  t.mark(TensorRole::kBoundaryGradient, "fc.weight", d);
+  t.end_step();
+  return analysis_of(t);
+}
+
+TEST(Calls, what_made_infinities_that_another_op_replaced_in_forward_is_the_origin_of_what_backward_makes_of_them) {
+  for (const char* by : {"nan_to_num", "clamp", "clamp_min"}) {
+    const Analysis hidden = replaced(by, true);
+    ASSERT_EQ(table(hidden), "divide_by_zero | log | <loss> | loss | step 0 | appear | observed\n") << by;
+    const Finding& f = hidden.findings[0];
+    EXPECT_EQ(f.title, std::string("log in <loss>: log of 0; ") + by + " in <loss> hides it until backward");
+    EXPECT_EQ(f.advice.at(0).id, "clamp-input");
+    EXPECT_EQ(f.sinks, std::vector<std::string>{"gradient of fc.weight"});
+    EXPECT_TRUE(f.unfinished);
+    EXPECT_EQ(f.bad_steps.count, 1u);
+    ASSERT_GE(f.chain.nodes.size(), 3u);
+    EXPECT_EQ(f.chain.nodes[0].op, "log");
+    EXPECT_EQ(f.chain.nodes[1].lifecycle, Lifecycle::kDisappear);
+    EXPECT_EQ(table(replaced(by, false)), "clean\n");
+  }
+  EXPECT_EQ(table(replaced("nan_to_num", true, true)),
+            "divide_by_zero | div | <loss> | loss | step 0 | appear | observed\n");
+  // Where a function has a value at infinity, nothing was put in place.
+  EXPECT_EQ(table(replaced("sigmoid", true)),
+            "divide_by_zero | div | <loss> | backward | step 0 | appear | observed\n");
+}
+
 }  // namespace
 }  // namespace nanhunt

@@ -56,5 +56,28 @@ TEST(GivenNumbers, an_infinite_factor_of_forward_is_the_programs) {
   EXPECT_EQ(a.findings[0].advice.at(0).id, "guard-value");
 }
 
+// Weight decay: w *= factor, as AdamW does it before its update.
+Analysis decayed(double factor, const Numbers& out, bool of_weight = true) {
+  TraceBuilder t;
+  Handle w = t.value(finite(8).range(-1, 1));
+  t.mark(TensorRole::kParameter, of_weight ? "fc.weight" : "fc.other", w);
+  t.in("fc.weight", Phase::kOptimizer).in_place("mul_", w, {}, out, {{"other", factor}});
+  t.mark(TensorRole::kParameter, of_weight ? "fc.weight" : "fc.other", w);
+  t.end_step();
+  return analysis_of(t);
+}
+
+TEST(GivenNumbers, of_weight_decay_are_called_by_the_learning_rate_that_they_are_made_of) {
+  const Analysis a = decayed(-kInf, finite(8).inf(4).neg_inf(4));
+  ASSERT_EQ(table(a), "invalid | mul_ | fc.weight | optimizer | step 0 | appear | observed\n");
+  EXPECT_EQ(a.findings[0].title,
+            "mul_ in the update of fc.weight is given an infinite number: 1 - lr * weight_decay = -Inf");
+  EXPECT_NE(a.findings[0].explanation.find("the learning rate is infinite"), std::string::npos);
+  EXPECT_EQ(a.findings[0].advice.at(0).id, "check-lr");
+  EXPECT_EQ(decayed(kInf, finite(8).inf(8)).findings.at(0).title,
+            "mul_ in the update of fc.weight is given an infinite number: other = Inf");  // no rate above 0 makes it
+  EXPECT_EQ(table(decayed(0.9, finite(8))), "clean\n");
+}
+
 }  // namespace
 }  // namespace nanhunt

@@ -2,6 +2,8 @@
 // What is said of a pole: of which function, in whose derivative, and what keeps the argument from it.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <optional>
 
 #include "tests/support/trace_builder.h"
@@ -130,6 +132,82 @@ TEST(Poles, of_an_optimizer_made_of_ops_are_those_of_the_eps_that_it_adds) {
   EXPECT_EQ(none.findings.at(0).title, "addcdiv_ in the update of emb.weight: 0/0, for the optimizer adds no eps");
   for (const Analysis* a : {&zero, &none}) EXPECT_EQ(advice_of(a->findings[0]), "optimizer-eps ");
   EXPECT_EQ(table(updated(1e-8)), "clean\n");
+}
+
+// log(1 - clamp(p, max)): what the clamp lets through is at most `top`.
+Analysis clamped(DType format, double max, double top, bool zero, bool cast = false) {
+  TraceBuilder t;
+  t.in("<loss>", Phase::kLoss);
+  const Numbers probability = finite(8).as(cast ? DType::kF32 : format).range(0.5, cast ? static_cast<float>(max) : top);
+  Handle p =
+      t.op("clamp", {{"self", t.value(finite(8).as(format).range(0, 1))}}, probability, {{"min", 1e-8}, {"max", max}});
+  if (cast) p = t.op("_to_copy", {{"self", p}}, finite(8).as(format).range(0.5, top));
+  const Numbers rest = finite(8).as(format).range(1 - top, 0.5).zeros(zero ? 2 : 0);
+  const Handle q = t.op("rsub", {{"self", p}}, rest, {{"other", 1}, {"alpha", 1}});
+  const Handle y = t.op("log", {{"self", q}}, zero ? finite(8).as(format).neg_inf(2) : finite(8).as(format));
+  t.mark(TensorRole::kLoss, "loss", y);
+  t.end_step();
+  return analysis_of(t);
+}
+
+TEST(Poles, that_a_rounded_limit_of_a_clamp_leads_to_are_laid_on_the_limit) {
+  const Analysis single = clamped(DType::kF32, 1 - 1e-8, 1, true);
+  ASSERT_EQ(table(single), "eps_underflow | log | <loss> | loss | step 0 | appear | observed\n");
+  EXPECT_EQ(single.findings[0].title, "clamp(max = 1 - 1e-8) is 1 in fp32: log of 0 in <loss>");
+  EXPECT_EQ(single.findings[0].cause, "clamp(max = 1 - 1e-8): in fp32 that is 1");
+  EXPECT_EQ(advice_of(single.findings[0]), "held-bound ");
+  EXPECT_EQ(clamped(DType::kF16, 1 - 1e-4, 1, true).findings.at(0).title,
+            "clamp(max = 1 - 0.0001) is 1 in fp16: log of 0 in <loss>");
+  EXPECT_EQ(clamped(DType::kF16, 1 - 1e-4, 1, true, true).findings.at(0).title,
+            "clamp(max = 1 - 0.0001) is 1 in fp16: log of 0 in <loss>");
+  // A limit that is 1 itself, or that the format holds, is none that rounds.
+  EXPECT_EQ(clamped(DType::kF32, 1, 1, true).findings.at(0).title, "log in <loss>: log of 0");
+  EXPECT_EQ(clamped(DType::kF32, 0.75, 0.75, true).findings.at(0).title, "log in <loss>: log of 0");
+  EXPECT_EQ(table(clamped(DType::kF32, 1 - 1e-6, 1 - 1e-6, false)), "clean\n");
+}
+
+TEST(Poles, of_an_inverse_function_at_a_rounded_limit_are_laid_on_the_limit) {
+  for (const bool low : {true, false}) {
+    TraceBuilder t;
+    const Numbers all = finite(8).as(DType::kF16).range(-1, 1);
+    const Handle x = t.in("m").op("clamp", {{"self", t.value(all)}}, all,
+                                  {{"min", low ? 1e-5 - 1 : -2}, {"max", low ? 2 : 1 - 1e-5}});
+    t.mark(TensorRole::kLoss, "loss", t.op("atanh", {{"self", x}}, low ? all.neg_inf(1) : all.inf(1)));
+    t.end_step();
+    EXPECT_EQ(analysis_of(t).findings.at(0).title, low ? "clamp(min = 1e-5 - 1) is -1 in fp16: atanh of 1 or -1 in m"
+                                                       : "clamp(max = 1 - 1e-5) is 1 in fp16: atanh of 1 or -1 in m");
+  }
+}
+
+// The first bad element as recorded: of what is written over nothing is, and of a number of Python's neither.
+std::vector<std::string> met(const std::string& op, bool in_place, double number, double result,
+                             const Scalars& scalars) {
+  TraceBuilder t;
+  Handle out = t.value(finite(8).zeros(1));
+  const Handle y = t.value(finite(8).zeros(1).range(0, 1));
+  t.in("m");
+  const Numbers made = std::isnan(result) ? finite(8).nan(1).first_at(0) : finite(8).inf(1).first_at(0);
+  if (in_place) {
+    t.in_place(op, out, {{"other", y}}, made, scalars);
+  } else {
+    out = t.op(op, {{"self", y}}, made, scalars);
+  }
+  t.element(out, 0, result, {{{in_place ? "other" : "self", y}, number}});
+  t.mark(TensorRole::kLoss, "loss", out);
+  t.end_step();
+  std::vector<std::string> slots;
+  const Analysis a = analysis_of(t);
+  for (const ElementEvidence::OperandValue& operand : a.findings.at(0).element.value().operands)
+    slots.push_back(operand.slot + " " + std::to_string(operand.value));
+  return slots;
+}
+
+TEST(Poles, are_shown_with_all_that_met) {
+  using Slots = std::vector<std::string>;
+  const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(met("pow", false, 0, inf, {{"exponent", -0.5}}), (Slots{"self 0.000000", "exponent -0.500000"}));
+  EXPECT_EQ(met("div_", true, 0, nan, {}), (Slots{"self 0.000000", "other 0.000000"}));
+  EXPECT_EQ(met("div_", true, 0, inf, {}), (Slots{"other 0.000000"}));  // what was divided is not known
 }
 
 }  // namespace

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import math
+import subprocess
 
 import pytest
 import torch
+from hunting import cli
 from own_programs import LEVELS, Net, Told, assert_silent, data, told
 from own_scalers import Own, own
 from torch.nn import functional as F
@@ -275,5 +277,110 @@ def test_an_optimizer_whose_eps_is_0_is_to_be_given_one(fused, tmp_path):
 def test_an_infinite_learning_rate_is_what_to_check(optimizer, tmp_path):
     said = told(given(optimizer, lr=math.inf), tmp_path, "live")
     assert said.what[0] == "invalid" and advice(said) == ["check-lr"], said.show()
-    assert "is given an infinite number" in said.first["title"], said.show()
+    rate = "1 - lr * weight_decay = -Inf" if optimizer is torch.optim.AdamW else "alpha = -Inf"
+    assert said.first["title"].endswith(f" is given an infinite number: {rate}"), said.show()
     assert_silent(given(optimizer, lr=1e-3), tmp_path, "live")
+
+
+def ended(loss_of):
+    """A program of its own whose loss is taken of probabilities of which one can be 0."""
+    def build():
+        torch.manual_seed(0)
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+
+        def step(i):
+            x, _ = data()
+            opt.zero_grad()
+            loss_of(torch.sigmoid(net(x)) * torch.tensor([0.0, 1.0, 1.0]), i).backward()
+            opt.step()
+
+        return step, net, opt
+
+    return build
+
+
+def test_what_nan_to_num_hides_in_forward_is_the_origin_and_not_its_derivative(tmp_path):
+    def hidden(least):
+        return ended(lambda p, i: torch.nan_to_num(-torch.log(p + least).mean()))
+
+    said = told(hidden(0.0), tmp_path, "live")
+    assert said.status == "fault" and said.what[:3] == ("divide_by_zero", "aten::log", "loss"), said.show()
+    assert "aten::nan_to_num in <loss> hides it until backward" in said.first["title"], said.show()
+    assert any(sink.startswith("parameter") for sink in said.first["sinks"]), said.show()
+    assert advice(said)[0] in ("with-logits", "clamp-input"), said.show()
+    assert_silent(hidden(1e-3), tmp_path, "live")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_limit_of_a_clamp_that_its_format_rounds_to_the_pole_is_the_cause(dtype, tmp_path):
+    def limited(most):
+        def loss(p, i):
+            q = (1 - p).to(dtype).clamp(1e-2, most)
+            return -torch.log(1 - q).float().mean()
+
+        return ended(loss)
+
+    said = told(limited(1 - 1e-8), tmp_path, "live")
+    name = "fp16" if dtype is torch.float16 else "fp32"
+    assert said.first["title"] == f"clamp(max = 1 - 1e-8) is 1 in {name}: log of 0 in <loss>", said.show()
+    assert "held-bound" in advice(said), advice(said)
+    assert_silent(limited(0.99), tmp_path, "live")
+
+
+@pytest.mark.parametrize("written", [True, False])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bool])
+def test_nan_that_a_mask_multiplies_is_to_be_selected_away_before_the_arithmetic(kind, written, tmp_path):
+    def masked(selects):
+        def loss(p, i):
+            known = torch.arange(24).view(8, 3) % 4 != 0
+            y = torch.full((8, 3), 0.5)
+            if written:
+                y[~known] = math.nan
+            else:
+                y = torch.tensor([math.nan if n % 4 == 0 else 0.5 for n in range(24)]).view(8, 3)
+            if selects:
+                y = torch.where(known, y, 0.0)
+            mask = known.to(kind)
+            return ((p - y) ** 2 * mask).sum() / mask.sum()
+
+        return ended(loss)
+
+    said = told(masked(False), tmp_path, "live")
+    assert said.status == "fault" and advice(said)[0] == "select-before", said.show()
+    assert said.first["title"].endswith("; aten::mul in <loss> multiplies it by 0, and it stays NaN"), said.show()
+    assert_silent(masked(True), tmp_path, "live")
+
+
+def test_numbers_that_met_are_all_shown_also_those_that_were_written_over(tmp_path):
+    def in_place(least):
+        return ended(lambda p, i: (p[:, :1] * 1).div_(p[:, 0].sum() + least).sum())
+
+    def power(least):
+        return ended(lambda p, i: ((p + least) ** -0.5).mean())
+
+    for build, numbers in ((in_place, [("self", 0), ("other", 0)]), (power, [("self", 0), ("exponent", -0.5)])):
+        said = told(build(0.0), tmp_path, "live")
+        operands = said.first["element"]["operands"]
+        assert [(one["slot"], one["value"]) for one in operands] == numbers, said.first["element"]
+        assert_silent(build(1e-2), tmp_path, "live")
+
+
+def test_a_statement_of_several_lines_is_in_the_report_as_a_whole(tmp_path):
+    def several(least):
+        def loss(p, i):
+            total = p[:, 0].sum() + least
+            return (
+                p[:, 0]
+                / total
+            ).sum()
+
+        return ended(loss)
+
+    said = told(several(0.0), tmp_path, "live")
+    command = [cli(), "report", said.run.path]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600).stdout
+    answer = " ".join(shown.split())
+    assert "return (p[:, 0] / total).sum()" in answer, answer
+    assert "p[:, 0] / total = 0 / 0 = NaN at [0]" in answer, answer
+    assert_silent(several(1e-2), tmp_path, "live")

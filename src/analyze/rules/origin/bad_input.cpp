@@ -34,6 +34,7 @@ std::optional<Diagnosis> diagnose_given(const Case& c) {
   // bad.
   d.advice = samples.rows_known && s.nonfinite() < s.numel ? std::vector<std::string>{"drop-bad-samples", "record-ops"}
                                                            : std::vector<std::string>{"record-ops", "drop-bad-samples"};
+  add_mask(d, c);
   return d;
 }
 
@@ -74,6 +75,7 @@ std::optional<Diagnosis> diagnose_bad_input(const Case& c) {
     d.evidence.push_back("The run did not say which samples the batch holds, nor whether rows are samples.");
   }
   d.advice = {"drop-bad-samples"};
+  add_mask(d, c);
   return d;
 }
 

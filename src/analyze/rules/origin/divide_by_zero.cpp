@@ -90,6 +90,7 @@ std::optional<Diagnosis> diagnose_divide_by_zero(const Case& c) {
   }
   if (!c.is_op() || c.singular != Singular::kPole) return std::nullopt;
   if (const BareRoot root = bare_root(c); root.there) return without_eps(c, root.zero_added);
+  if (auto bound = diagnose_rounded_bound(c)) return bound;
   if (c.context->ignored_labels) return without_labels(c, *c.context->ignored_labels);
   Diagnosis d;
   const std::string place = c.where().empty() ? c.op() : c.op() + " " + c.where();

@@ -69,23 +69,37 @@ Diagnosis indeterminate(const Case& c, const std::string& place) {
   return d;
 }
 
+// An optimizer's factor of weight decay: what it multiplies a parameter by, where an infinite learning rate makes it
+// -Inf.
+bool is_decay(const Case& c, const ScalarSnapshot& scalar) {
+  const ArgSnapshot* self = c.input("self");
+  return c.in_optimizer() && c.info->update == UpdateRule::kDecay && c.text(scalar.name) == "other" &&
+         !(scalar.value > 0) && self != nullptr && self->role == ArgRole::kOverwritten &&
+         c.name_of(*self) == c.module();
+}
+
 // x + NaN, x - Inf * g, 0 * Inf: a number that the program gave is not finite itself.
 std::optional<Diagnosis> bad_constant(const Case& c, const std::string& place) {
   if (!c.info->has(kArithmetic) || !c.inputs_finite()) return std::nullopt;
   const bool made_nan = (c.output->bad & kBadNaN) != 0;
   for (const ScalarSnapshot& scalar : c.context->op.scalars) {
     if (std::isfinite(scalar.value) || (std::isnan(scalar.value) && !made_nan)) continue;
-    const std::string given = fmt::format("{} = {}", c.text(scalar.name), number(scalar.value));
+    const bool decay = is_decay(c, scalar);
+    const std::string name = decay ? "1 - lr * weight_decay" : c.text(scalar.name);
+    const std::string given = fmt::format("{} = {}", name, number(scalar.value));
+    const std::string what = decay
+                                 ? "Weight decay multiplies a parameter by 1 - lr * weight_decay: the learning rate is"
+                                 : "The constant itself is";
     Diagnosis d;
     if (std::isnan(scalar.value)) {
       d.title = fmt::format("{} is given NaN: {}", place, given);
       d.cause = "a constant that is NaN";
-      d.explanation = fmt::format("The constant itself is NaN. {}.", made_text(c));
+      d.explanation = fmt::format("{} NaN. {}.", what, made_text(c));
       d.advice = {c.in_optimizer() ? "check-lr" : "guard-value"};
     } else if (c.in_optimizer() || !made_nan) {
       d.title = fmt::format("{} is given an infinite number: {}", place, given);
       d.cause = "a constant that is infinite";
-      d.explanation = fmt::format("The constant itself is infinite. {}.", made_text(c));
+      d.explanation = fmt::format("{} infinite. {}.", what, made_text(c));
       d.advice = {c.in_optimizer() ? "check-lr" : "guard-value"};
     } else {
       d.title = fmt::format("{} is given an infinite constant and makes NaN of it: {}", place, given);

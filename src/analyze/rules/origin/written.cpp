@@ -25,6 +25,7 @@ std::optional<Diagnosis> diagnose_written(const Case& c) {
   d.explanation =
       fmt::format("Nothing has computed it: it is a number of the program's own, which {} put there.", c.op());
   d.advice = {"guard-value"};
+  add_mask(d, c);
   return d;
 }
 

@@ -11,4 +11,7 @@ namespace nanhunt::analyze {
 // Turns the finding of an overflow into one about its disappearance: a warning, or a fault where what it fed is dead.
 void report_swallowed(Finding& f, const Swallow& swallow, const Names& names);
 
+// The same of bad numbers that an op put others in place of, and that backward met again.
+void report_replaced(Finding& f, const Swallow& swallow, const Names& names);
+
 }  // namespace nanhunt::analyze
