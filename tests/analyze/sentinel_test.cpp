@@ -427,5 +427,34 @@ TEST(Sentinel, bad_steps_that_were_not_replayed_are_laid_on_contents_that_change
   EXPECT_THAT(a.findings[0].evidence, Contains("Before: largest magnitude 0.5."));
 }
 
+// A buffer overflows in step 1 of 5, and no op is heard after the next step. The sentinel reads buffers or does not; in
+// step 2 an op may write it anew.
+BadSteps left_bad(bool reads, bool rewritten, int more = 2) {
+  TraceBuilder t;
+  Handle buffer = t.value(finite(4).range(-10, 10));
+  clean_steps(t, 1);
+  t.mark(TensorRole::kBuffer, "norm.var", buffer);
+  if (reads) t.replay(ReplayResult::kBegin);
+  t.in("norm").in_place("mul_", buffer, {}, finite(4).inf(4), {{"other", 1e38}});
+  t.mark(TensorRole::kBuffer, "norm.var", buffer);
+  if (reads) t.replay(ReplayResult::kReproduced, "");
+  t.health(reads ? bit(TensorRole::kBuffer) : 0, reads ? "norm.var" : "");
+  t.end_step();
+  if (rewritten) t.in("norm").in_place("copy_", buffer, {{"src", t.value(finite(4))}}, finite(4));
+  clean_steps(t, more);
+  const Analysis a = analysis_of(t);
+  EXPECT_EQ(table(a), "overflow | mul_ | norm | forward | step 1 | appear | observed\n");
+  return a.findings.at(0).bad_steps;
+}
+
+TEST(Sentinel, bad_steps_have_an_open_end_where_what_was_left_bad_is_not_read_afterwards) {
+  const BadSteps unread = left_bad(false, false);
+  EXPECT_TRUE(unread.open);
+  EXPECT_EQ(unread.count, 1u);
+  EXPECT_FALSE(left_bad(true, false).open) << "the sentinel found it finite";
+  EXPECT_FALSE(left_bad(false, true).open);
+  EXPECT_FALSE(left_bad(false, false, 0).open) << "no step came after";
+}
+
 }  // namespace
 }  // namespace nanhunt

@@ -27,6 +27,8 @@ TensorRole ValueGraph::kind_of_home(const Value& value) const {
 
 void ValueGraph::leave_standing(const Value& value, TensorRole kind) {
   constexpr std::size_t kMost = 1u << 12;
+  const std::uint32_t found_clean = clean_step_ > step_ ? clean_kinds_ & ~unread_kinds_ : 0;
+  if ((found_clean >> static_cast<unsigned>(kind) & 1u) != 0) return;  // in a step since, of which no op was heard
   if (standing_.size() < kMost || standing_.contains(value.storage))
     standing_[value.storage] = {kind, step_, labels_.get(value.labels).births};
 }
@@ -53,7 +55,7 @@ void ValueGraph::on_clean_parts(std::uint32_t step, std::uint32_t kinds) {
     if (is_clean(kind)) unread_kinds_ |= 1u << static_cast<unsigned>(kind);
   };
   for (const auto& [storage, id] : bad_homes_) {
-    if (const Value* value = values_.find(id)) note_unread(kind_of_home(*value));
+    if (const Value* value = step == step_ ? values_.find(id) : nullptr) note_unread(kind_of_home(*value));
   }
   for (const auto& [storage, standing] : standing_) {
     if (standing.step == step) note_unread(standing.kind);

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 import torch
 from hunting import cli
-from own_programs import LEVELS, Net, Told, assert_silent, data, told
+from own_programs import LEVELS, Net, Told, assert_silent, classifier, data, told
 from own_scalers import Own, own
 from torch.nn import functional as F
 
@@ -384,3 +384,31 @@ def test_a_statement_of_several_lines_is_in_the_report_as_a_whole(tmp_path):
     assert "return (p[:, 0] / total).sum()" in answer, answer
     assert "p[:, 0] / total = 0 / 0 = NaN at [0]" in answer, answer
     assert_silent(several(1e-2), tmp_path, "live")
+
+
+@pytest.mark.parametrize("at", [3, 13])
+def test_a_buffer_that_stays_infinite_is_bad_in_at_least_the_steps_in_which_it_was_seen(at, tmp_path):
+    class Average(Net):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mean", torch.ones(3))
+
+        def forward(self, x):
+            y = super().forward(x)
+            with torch.no_grad():
+                self.mean.mul_(0.9).add_(self.rate * y.square().mean(0), alpha=self.rate)
+            return y + torch.tanh(y) / (1 + self.mean)
+
+    def kept(rate):
+        def before(i, net, opt, x):
+            net.rate = rate if i == at else 0.3
+
+        return classifier(before, model=Average)
+
+    said = told(kept(1e30), tmp_path, "live", steps=14)
+    assert "buffer mean" in said.first["sinks"] and said.first["bad_steps"]["open"] is (at == 3), said.show()
+    command = [cli(), "report", said.run.path, "--full"]
+    shown = " ".join(subprocess.run(command, capture_output=True, text=True, check=True, timeout=600).stdout.split())
+    assert ("at least 2 bad steps, from step 3 on" in shown) is (at == 3), shown
+    assert ("at least" in shown) is (at == 3), shown
+    assert_silent(kept(0.3), tmp_path, "live", steps=14)

@@ -76,11 +76,8 @@ void report_swallowed(Finding& f, const Swallow& swallow, const Names& names) {
 void report_replaced(Finding& f, const Swallow& swallow, const Names& names) {
   const std::string by = place_text(swallow.at, names);
   f.title += fmt::format("; {} hides it until backward", by);
-  f.explanation += fmt::format(
-      " {} put finite numbers in their place, which hides them in forward alone: backward meets the same argument "
-      "again, and "
-      "a gradient of 0 there is NaN.",
-      by);
+  f.explanation +=
+      fmt::format(" {} put finite numbers in their place; backward met the same argument again and made NaN.", by);
   f.chain = chain_to(f, swallow, names);
 }
 
