@@ -102,10 +102,10 @@ class Faults:
             self.skipped_steps += 1
         elif bad:
             self.bad_steps += 1
-        silent = options.quiet and not self.callbacks and not self.targets and not session.trackers.in_use
-        if recorder is None or silent and not options.stop_on_fault:
+        if recorder is None:
             self.suspected = False
             return
+        silent = options.quiet and not self.callbacks and not self.targets and not session.trackers.in_use
         try:
             if self._asks_always:
                 bad = bool(recorder.bad_since(self._first_seq)) or bad
@@ -121,9 +121,12 @@ class Faults:
             ends = ending not in (lib.BY_OPTIMIZER, lib.BY_NEXT_FORWARD, lib.BY_FORWARD)
             if session.hurries or len(self._known) >= _LINES or not (ends or self._may_look()):
                 return
+            self._looks += 1
+            if silent and not options.stop_on_fault:
+                recorder.write_digest()  # for who reads the folder, or its copy, while this runs
+                return
             began = time.perf_counter()
             found = self._new_faults()
-            self._looks += 1
             self._spent += time.perf_counter() - began
             for finding in found:
                 self._report(finding)

@@ -204,8 +204,32 @@ void ScalerWatch::on_own_clip(double by, std::uint32_t step) {
   }
 }
 
+// An update, in a step of which the scaler knows nothing, with what was bad when it skipped the step before.
+void ScalerWatch::note_step_after_skip(const OpInView& op) {
+  const std::uint32_t step = op.record->step;
+  if (!last_skip_ || step != *last_skip_ + std::uint64_t{1} || several_ || (in_step_ && step_ == step)) return;
+  const auto is_bad = [](const Value* in) { return in != nullptr && in->bad != 0; };
+  const auto lasts = [&](const Value* in) {
+    return is_bad(in) && (in->has_role(TensorRole::kParameter) || in->has_role(TensorRole::kState));
+  };
+  const auto was_skipped = [&](const Value* in) { return is_bad(in) && in->made_step <= *last_skip_; };
+  if (std::none_of(op.in.begin(), op.in.end(), was_skipped) || std::any_of(op.in.begin(), op.in.end(), lasts)) return;
+  ScalerRecord record;
+  record.seq = op.record->seq;
+  record.step = step;
+  misuse(Misuse::kSteppedAfterSkip, record, true);
+  for (MisuseState& state : misuses_) {
+    if (state.kind != Misuse::kSteppedAfterSkip || state.first_step != step) continue;
+    if (state.call_site.empty()) state.call_site = names_.text(op.record->call_site);
+    const std::string path = names_.text(op.record->module);
+    const bool known = std::find(state.parameters.begin(), state.parameters.end(), path) != state.parameters.end();
+    if (!path.empty() && !known && state.parameters.size() < kMaxParameters) state.parameters.push_back(path);
+  }
+}
+
 void ScalerWatch::on_op_after_backward(const OpInView& op, std::optional<double> factor) {
   if (op.record->phase == Phase::kOptimizer) {
+    note_step_after_skip(op);
     const UpdateRule rule = op.info->update;
     optimizes_ = true;
     divides_by_size_ =
@@ -274,6 +298,7 @@ StepOutcome ScalerWatch::on_step_end(const StepRecord& step) {
     stepped_past_.last_step = step.step;
     stepped_past_.scale = step_scale_;
   }
+  last_skip_ = ours && skip_ ? std::optional(step.step) : std::nullopt;
   in_step_ = scaled_ = skip_ = found_ = unscaled_ = false;
   for (MisuseState& state : misuses_) state.went_on = state.went_on || step.step > state.last_step;
   if (!seen_) return outcome;

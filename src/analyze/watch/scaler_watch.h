@@ -71,7 +71,14 @@ class ScalerWatch {
   const std::optional<CollapseState>& collapse() const { return collapse_; }
 
   // A call that the scaler refused, that was made in the wrong order, or that is missing.
-  enum class Misuse : std::uint8_t { kRefused, kClipBeforeUnscale, kUnscaleTwice, kStepTwice, kNeverUnscaled };
+  enum class Misuse : std::uint8_t {
+    kRefused,
+    kClipBeforeUnscale,
+    kUnscaleTwice,
+    kStepTwice,
+    kNeverUnscaled,
+    kSteppedAfterSkip
+  };
   struct MisuseState {
     Misuse kind = Misuse::kRefused;
     std::uint64_t seq = 0, count = 0, steps = 0;  // count: of calls
@@ -82,6 +89,7 @@ class ScalerWatch {
     bool went_on = false;   // the program did: a later step finished, or the scaler was called again
     bool sizes_count = true;  // kNeverUnscaled: updates are as large as the gradients, as those of SGD are
     std::string text, call_site;
+    std::vector<std::string> parameters;  // kSteppedAfterSkip: updated by the first such step
   };
   const std::vector<MisuseState>& misuses() const { return misuses_; }
   // The scaler has only ever multiplied the loss, and optimizers step with what came of it.
@@ -102,12 +110,14 @@ class ScalerWatch {
   void misuse(Misuse kind, const ScalerRecord& record, bool did_harm);
   void follow_scale(const ScalerRecord& record);
   void give_up(const ScalerRecord& record);
+  void note_step_after_skip(const OpInView& op);
   void judge_streak(const StepOutcome& outcome, std::uint32_t step);
   void collapse(Collapse kind, bool fault, std::uint32_t step);
 
   static constexpr std::size_t kKeptEvents = 512;   // first ones, and as many last ones
   static constexpr std::size_t kMaxMisuses = 64;    // different ones
   static constexpr std::size_t kMaxOptimizers = 4096;
+  static constexpr std::size_t kMaxParameters = 64;
 
   const Names& names_;
   ScalerSection section_;
@@ -124,6 +134,7 @@ class ScalerWatch {
   bool skip_ = false;   // an optimizer was held back
   bool found_ = false;  // a check found something, and no optimizer was told to run or not to
   double step_scale_ = 1;
+  std::optional<std::uint32_t> last_skip_;  // the step before, where the scaler held an optimizer back
   std::optional<ScalerRecord> early_clip_;  // before it was known that a scaler of the program's own is at work
   // Of each optimizer since the last update.
   struct Optimizer {

@@ -138,6 +138,8 @@ constexpr Row kRows[] = {
      "Autocast knows which ops may run in 16 bits; digits that were rounded away do not come back."},
     {"no-scaler-bf16", "Leave the loss scaler out: GradScaler(enabled=False).",
      "With bf16 there is nothing that a scale could keep from becoming 0."},
+    {"no-step-beside-scaler", "Leave optimizer.step() out: scaler.step(optimizer) has called it, where it should be.",
+     "The scaler knows which gradients are not finite; the optimizer uses whatever it finds."},
     {"no-zero-vector",
      "Fill neither the vectors v nor a row of them with zeros; for a weight of 0 set their lengths g to 0.",
      "A vector of zeros has no direction: v over its norm is 0/0."},

@@ -177,6 +177,49 @@ TEST(Misuse, of_a_scaler_that_only_scales_leads_the_overflow_that_follows_of_it)
   }
 }
 
+// A scaler skips the step 0 of infinite gradients. Then an optimizer runs by itself, with those gradients or with new
+// ones.
+Analysis stepped_after_skip(bool clears) {
+  ScaledRun run(4096);
+  TraceBuilder& t = run.t;
+  Handle weight = t.value(finite());
+  run.t.scaler(run.record(ScalerAction::kScale));
+  const Handle x = t.value(finite(64).as(DType::kF16).shape({8, 8}).range(-300, 300));
+  Handle g = t.in("fc", Phase::kBackward)
+                 .op("mm", {{"self", x}, {"mat2", x}}, finite(64).as(DType::kF16).range(-6e4, 6e4).inf(3));
+  t.mark(TensorRole::kBoundaryGradient, "fc.weight", g);
+  ScalerRecord skip = run.record(ScalerAction::kSkip);
+  skip.found_inf = true;
+  t.scaler(skip);
+  ScalerRecord update = run.record(ScalerAction::kUpdate);
+  update.found_inf = true;
+  update.scale = 2048;
+  t.scaler(update);
+  t.end_step(1, 4096, true);
+  if (clears)
+    g = t.in("fc", Phase::kBackward).op("mm", {{"self", x}, {"mat2", x}}, finite(64).as(DType::kF16).range(-6e4, 6e4));
+  t.in("fc.weight", Phase::kOptimizer).called_from("train.py:12");
+  t.in_place("add_", weight, {{"other", g}}, clears ? finite() : finite().inf(3));
+  t.mark(TensorRole::kParameter, "fc.weight", weight);
+  t.end_step(1, 2048);
+  return analysis_of(t);
+}
+
+TEST(Misuse, of_an_optimizer_that_steps_with_gradients_that_the_scaler_had_skipped_leads_their_overflow) {
+  const Analysis a = stepped_after_skip(false);
+  ASSERT_FALSE(a.findings.empty());
+  const Finding& f = a.findings[0];
+  EXPECT_EQ(f.cls, FindingClass::kApiMisuse) << table(a);
+  EXPECT_EQ(f.severity, Severity::kFault);
+  EXPECT_EQ(f.place.step, 1u);
+  EXPECT_EQ(f.call_site, "train.py:12");
+  EXPECT_EQ(f.advice.at(0).id, "no-step-beside-scaler");
+  EXPECT_NE(std::find(f.sinks.begin(), f.sinks.end(), "parameter fc.weight"), f.sinks.end());
+  EXPECT_NE(text_of(f).find("overflows fp16"), std::string::npos) << text_of(f);
+  for (const Finding& other : a.findings) EXPECT_NE(other.cls, FindingClass::kOverflow) << table(a);
+  for (const Finding& other : stepped_after_skip(true).findings) EXPECT_NE(other.cls, FindingClass::kApiMisuse);
+}
+
 TEST(Misuse, of_a_scaler_that_only_scales_leads_no_overflow_of_another_cause) {
   // given an optimizer that divides by the gradients' size, or one that steps by the scaler
   for (const OverflowPastScaler& p :

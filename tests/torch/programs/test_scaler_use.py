@@ -150,6 +150,41 @@ def test_gradients_that_overflow_where_the_optimizer_steps_past_the_scaler_follo
     assert any("overflows fp16" in line for line in said.first["evidence"]), said.show()
 
 
+def stepped_again(clears=False):
+    """After the scaler's step the optimizer makes one of its own; `clears`: there are no gradients by then."""
+
+    def build():
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+
+        def step(i):
+            x, y = data()
+            opt.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                out = net(x)
+            scaler.scale(F.cross_entropy(out.float(), y) * (1e6 if i == 4 else 1.0)).backward()
+            scaler.step(opt)
+            scaler.update()
+            if clears:
+                opt.zero_grad()
+            opt.step()
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_an_optimizer_that_makes_the_step_that_the_scaler_skipped_is_misuse(level, tmp_path):
+    said = told(stepped_again(), tmp_path, level, steps=7)
+    assert said.status == "fault" and said.what[:3] == ("api_misuse", "step", "optimizer"), said.show()
+    assert said.first["call_site"] and "had skipped" in said.first["title"], said.show()
+    assert [a["id"] for a in said.first["advice"]] == ["no-step-beside-scaler"], said.show()
+    repaired = told(stepped_again(clears=True), tmp_path, level, steps=7)
+    assert repaired.status == "calibrating" and not repaired.loud, repaired.show()
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_scaler_that_is_not_updated_is_misuse(level, tmp_path):
     said = told(scaled(updates=False), tmp_path, level)

@@ -68,9 +68,17 @@ bool comes_of_scale(const Finding& f, const ScalerWatch::MisuseState& never) {
   return carries_scale(f.place.phase) || (never.sizes_count && began(f) > never.first_step);
 }
 
+// A fault that began in the step that the scaler skipped right before, or that the update itself made.
+bool comes_of_step_after_skip(const Finding& f, const ScalerWatch::MisuseState& m) {
+  return f.severity == Severity::kFault && (began(f) + std::uint64_t{1} == m.first_step || began(f) == m.first_step);
+}
+
 // The first of the faults that come of a misuse becomes the finding about it: it keeps what was harmed, and how.
-void lead(std::vector<Finding>& findings, Finding misuse, const ScalerWatch::MisuseState& never) {
-  const auto follows = [&](const Finding& f) { return comes_of_scale(f, never); };
+void lead(std::vector<Finding>& findings, Finding misuse, const ScalerWatch::MisuseState& m) {
+  const bool after_skip = m.kind == ScalerWatch::Misuse::kSteppedAfterSkip;
+  const auto follows = [&](const Finding& f) {
+    return after_skip ? comes_of_step_after_skip(f, m) : comes_of_scale(f, m);
+  };
   const auto first = std::find_if(findings.begin(), findings.end(), follows);
   if (first == findings.end()) {
     findings.push_back(std::move(misuse));
@@ -80,13 +88,15 @@ void lead(std::vector<Finding>& findings, Finding misuse, const ScalerWatch::Mis
     if (follows(*later)) later->evidence.insert(later->evidence.begin(), "It follows from this: " + misuse.title + ".");
   }
   misuse.severity = Severity::kFault;
-  const bool sure = first->cls == FindingClass::kExploding || carries_scale(first->place.phase);
+  const bool sure = after_skip || first->cls == FindingClass::kExploding || carries_scale(first->place.phase);
   if (!sure) misuse.confidence = Confidence::kInferred;
-  misuse.evidence.insert(misuse.evidence.begin(), fmt::format("From it follows, in step {} ({}): {}.", began(*first),
-                                                              phase_name(first->place.phase), first->title));
+  misuse.evidence.insert(
+      misuse.evidence.begin(),
+      fmt::format("{}, in step {} ({}): {}.", after_skip ? "What the scaler had skipped" : "From it follows",
+                  began(*first), phase_name(first->place.phase), first->title));
   misuse.evidence.insert(misuse.evidence.end(), first->evidence.begin(), first->evidence.end());
   misuse.bad_steps = first->bad_steps;
-  misuse.sinks = std::move(first->sinks);
+  misuse.sinks.insert(misuse.sinks.end(), first->sinks.begin(), first->sinks.end());
   misuse.chain = std::move(first->chain);
   misuse.first_inf = std::move(first->first_inf);
   misuse.first_nan = std::move(first->first_nan);
@@ -179,6 +189,20 @@ void report_misuses(std::vector<Finding>& findings, const ScalerWatch& scaler) {
             "magnitude, which hides the factor. SGD and clipping do not.";
         f.advice = {make_advice("step-by-scaler")};
         break;
+      case Kind::kSteppedAfterSkip:
+        f.place.op = "step";
+        f.place.phase = Phase::kOptimizer;
+        f.call_site = m.call_site;
+        for (const std::string& path : m.parameters) f.sinks.push_back("parameter " + path);
+        f.title = "The optimizer steps by itself with gradients that the loss scaler had skipped";
+        f.explanation = fmt::format(
+            "Gradients were not finite in step {}, as happens while a scale is being found, and scaler.step() left the "
+            "optimizer out. Then the program called the optimizer's own step() with the same gradients. After a step "
+            "that "
+            "is not skipped, such a call makes the update a second time.",
+            m.first_step - 1);
+        f.advice = {make_advice("no-step-beside-scaler")};
+        break;
     }
     if (m.count > 1) {
       const std::string when = m.first_step == m.last_step
@@ -186,7 +210,7 @@ void report_misuses(std::vector<Finding>& findings, const ScalerWatch& scaler) {
                                    : fmt::format("in steps {} to {}", m.first_step, m.last_step);
       f.evidence.push_back(fmt::format("Seen {} times, {}.", m.count, when));
     }
-    if (m.kind == Kind::kNeverUnscaled) {
+    if (m.kind == Kind::kNeverUnscaled || m.kind == Kind::kSteppedAfterSkip) {
       lead(findings, std::move(f), m);
     } else {
       findings.push_back(std::move(f));
