@@ -49,6 +49,7 @@ struct Plan {
   const Arg* into_part = nullptr;    // of its memory a part is written, which is what is returned first
   std::size_t returns = 0;
   bool decomposes = false;  // into ops that are watched
+  bool of_python = false;   // the program's own, written in Python: what it calls is heard
   bool skip = false, garbage = false, per_element = false, writes = false, collective = false, sends = false, waits = false;
   bool scalar_read = false, fresh = false, draws = false, functional = false;
   bool view = false;    // shows what it was given, and writes nothing
@@ -195,6 +196,14 @@ inline ArgKind kind_of(const c10::Argument& argument) {
   return ArgKind::kOther;
 }
 
+// "registered at /home/me/train.py:12". PyTorch's own are ops as any other, but for those that it registers for others.
+inline bool is_of_python(std::string_view registered) {
+  const std::size_t end = registered.rfind(".py:");
+  if (end == registered.npos) return false;
+  const std::string_view file = registered.substr(0, end + 3);
+  return file.ends_with("/torch/_library/custom_ops.py") || file.find("-packages/torch/") == file.npos;
+}
+
 inline Plan read(const c10::OperatorHandle& handle) {
   const c10::FunctionSchema& schema = handle.schema();
   Plan plan;
@@ -214,6 +223,7 @@ inline Plan read(const c10::OperatorHandle& handle) {
   plan.decomposes = handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
                     !handle.hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
                     !handle.hasKernelForDispatchKey(c10::DispatchKey::CUDA) && !plan.collective;
+  plan.of_python = is_of_python(handle.debug());
   const bool blind = among(bare, kShapeOnly) || among(bare, kGarbage);
   std::int32_t index = 0;
   for (const c10::Argument& argument : schema.arguments()) {

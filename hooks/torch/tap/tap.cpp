@@ -83,7 +83,7 @@ void watch(Tap& tap, const Below& below, c10::Stack* stack) {
     return;
   }
   try {
-    below.run(stack);
+    plan->of_python ? below.pass(stack) : below.run(stack);
   } catch (...) {
     if (ticket != 0) tap.to.kernels_pop(tap.to.self, ticket, UINT64_MAX, static_cast<std::uint32_t>(tap.state->step));
     throw;
@@ -100,7 +100,7 @@ void watch(Tap& tap, const Below& below, c10::Stack* stack) {
     if (g_on.load(std::memory_order_acquire) != &tap) return;
     if (plan->skip) {
       tap.rows.claim_views(site);
-    } else if (ready) {
+    } else if (ready && !(plan->of_python && tap.rows.was_heard_inside(*plan, *borrowed->get(), *stack))) {
       const bool kernels = ticket != 0;
       Given& given = *borrowed->get();
       if (kernels) tap.to.kernels_push_own(tap.to.self);

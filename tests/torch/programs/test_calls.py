@@ -404,3 +404,54 @@ def test_a_division_by_0_is_one_also_where_healthy_steps_have_swallowed_infiniti
     said = told(build, tmp_path / "bad", level, 14)
     assert said.what[:3] == ("divide_by_zero", "aten::div", "backward") and said.first["step"] == 11, said.show()
     assert [one["id"] for one in said.first["advice"]] == ["eps-in-sqrt"], said.first["advice"]
+
+
+# Operators of the program's own, written in Python.
+@torch.library.custom_op("nanhunt_calls::root", mutates_args=())
+def custom_root(x: torch.Tensor) -> torch.Tensor:
+    return x.pow(-0.5)
+
+
+custom_root.register_autograd(lambda ctx, g: g * -0.5 * ctx.saved_tensors[0].pow(-1.5),
+                              setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
+
+
+@torch.library.custom_op("nanhunt_calls::shrink", mutates_args=("x",))
+def custom_shrink(x: torch.Tensor, by: torch.Tensor) -> None:
+    x.div_(by)
+
+
+@torch.library.custom_op("nanhunt_calls::unheard", mutates_args=())
+def custom_unheard(x: torch.Tensor) -> torch.Tensor:
+    numbers = x.numpy()
+    return torch.from_numpy(numbers / abs(numbers))
+
+
+def by_root(out, x, y, bad, guard=0.0):
+    return custom_root(out.square() * (0.0 if bad else 1.0) + guard).mean() + out.square().mean()
+
+
+def by_shrink(out, x, y, bad, guard=0.0):
+    weights = torch.ones(4)
+    custom_shrink(weights, torch.tensor(0.0 if bad else 1.0) + guard)
+    return (out[:, :1] * weights.sum()).square().mean()
+
+
+def by_numpy(out, x, y, bad, guard=0.0):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        weights = custom_unheard(torch.tensor([1.0, 0.0 if bad else 1.0]) + guard)
+    return (out[:, :2] * weights).square().mean()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("term", "op"), [(by_root, "aten::pow"), (by_shrink, "aten::div_"),
+                                          (by_numpy, "nanhunt_calls::unheard")])
+def test_what_an_operator_of_the_programs_own_calls_is_named_where_it_can_be_heard(term, op, level, tmp_path):
+    said = told(training(term), tmp_path, level)
+    assert said.status == "fault" and said.what[1] == op and said.first["step"] == 3, said.show()
+    function = custom_root if term is by_root else custom_shrink if term is by_shrink else by_numpy
+    lines, first = inspect.getsourcelines(getattr(function, "_init_fn", function))
+    line = int(said.first["call_site"].rsplit(":", 1)[1].split()[0])
+    assert first <= line < first + len(lines), said.show()
+    assert_silent(training(lambda *given: term(*given, guard=1e-3)), tmp_path, level)

@@ -223,3 +223,43 @@ def test_an_update_of_all_parameters_as_one_buffer_is_named_and_harms_them(level
     assert said.first["step"] == BAD and len(said.loud) == 1, said.show()
     assert any(sink.startswith("parameter ") for sink in said.first["sinks"]), said.first["sinks"]
     assert_silent(in_one_buffer(), tmp_path / "twin", level, steps=10)
+
+
+def sharpness_aware(epsilon):
+    """Weights go up along their gradient and back: two backwards make one update. Gradients of step `BAD` are all 0."""
+
+    def build():
+        torch.manual_seed(0)
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+
+        @torch.no_grad()
+        def climb():
+            norm = torch.stack([p.grad.norm() for p in net.parameters()]).norm()
+            before = [p.clone() for p in net.parameters()]
+            for p in net.parameters():
+                p.add_(p.grad * (0.05 / (norm + epsilon)))
+            opt.zero_grad()
+            return before
+
+        def step(i):
+            x, y = data()
+            (F.cross_entropy(net(x), y) * (0.0 if i == BAD else 1.0)).backward()
+            before = climb()
+            F.cross_entropy(net(x), y).backward()
+            with torch.no_grad():
+                for p, old in zip(net.parameters(), before):
+                    p.copy_(old)
+            opt.step()
+            opt.zero_grad()
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_weights_that_a_climb_made_bad_are_no_gradients_that_were_kept(level, tmp_path):
+    said = told(sharpness_aware(0.0), tmp_path, level, steps=10)
+    assert said.what[:2] == ("divide_by_zero", "aten::reciprocal") and len(said.loud) == 1, said.show()
+    assert_silent(sharpness_aware(1e-12), tmp_path, level, steps=10)

@@ -445,13 +445,22 @@ def test_lists_of_other_lengths_do_not_confuse_a_call():
     assert [len(op.inputs) for op in watched.named("cat")] == [2, 5]
 
 
-def test_custom_ops_written_in_python_are_one_op():
+def test_of_custom_ops_written_in_python_what_they_call_is_heard():
     @torch.library.custom_op("nanhunt_test::double", mutates_args=(), schema="(Tensor x) -> Tensor")
     def double(x):
         return x * 2
 
     watched = same_with_and_without(lambda: double(torch.ones(3)))
-    assert [op.op for op in watched.ops if "double" in op.op] == ["nanhunt_test::double"]
+    assert [op.op for op in watched.ops] == ["aten::ones", "aten::mul"]
+
+
+def test_a_custom_op_whose_result_comes_from_elsewhere_is_one_op():
+    @torch.library.custom_op("nanhunt_test::by_numpy", mutates_args=(), schema="(Tensor x) -> Tensor")
+    def by_numpy(x):
+        return torch.from_numpy((x * 2).numpy() + 1)
+
+    watched = same_with_and_without(lambda: by_numpy(torch.ones(3)))
+    assert [op.op for op in watched.ops] == ["aten::ones", "aten::mul", "nanhunt_test::by_numpy"]
 
 
 def test_an_op_with_a_schema_that_nobody_foresaw_runs_and_has_a_row():

@@ -142,6 +142,22 @@ class Rows {
     if (describer.identities.is_sweep_due()) report_ended();
   }
 
+  // Whether what an op has made, and written, was made by ops that it called and that were heard: it has no row then.
+  bool was_heard_inside(const Plan& plan, const Given& given, const c10::Stack& stack) {
+    bool heard = true;
+    for (const Given::Written& one : given.written)
+      heard = heard && one.at >= 0 && describer_identity(one.tensor)->word != one.quad.word;
+    const auto first = stack.end() - static_cast<std::ptrdiff_t>(plan.returns);
+    for (std::size_t i = 0; i < plan.returns; ++i) {
+      each_tensor(*(first + static_cast<std::ptrdiff_t>(i)), [&](const at::Tensor& t) {
+        const Identity* const known =
+            t.has_storage() ? describer.identities.find(t.storage().unsafeGetStorageImpl()) : nullptr;
+        heard = heard && known != nullptr && known->made && !known->is_unwritten();
+      });
+    }
+    return heard;
+  }
+
   // One op on tensors of its own. `where`: instead of what runs now.
   void simple(Plan& plan, Given& given, const c10::Stack& stack, const Place* where = nullptr) {
     Words& words = given.words;

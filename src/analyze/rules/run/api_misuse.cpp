@@ -21,7 +21,7 @@ std::optional<Diagnosis> diagnose_api_misuse(const Case& c) {
   const std::string place = c.where().empty() ? c.op() : c.op() + " " + c.where();
   d.title = fmt::format("Gradients of a skipped step were kept: {} adds new ones to NaN or Inf", place);
   d.explanation = fmt::format(
-      "The loss scaler skipped an earlier step because its gradients were not finite. They were not cleared, so every "
+      "An earlier step was skipped because its gradients were not finite. They were not cleared, so every "
       "later gradient is added to them, and no scale can make the sum finite. {}.",
       made_text(c));
   for (const ArgSnapshot& arg : c.context->op.inputs) {
