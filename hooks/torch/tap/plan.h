@@ -196,7 +196,7 @@ inline ArgKind kind_of(const c10::Argument& argument) {
   return ArgKind::kOther;
 }
 
-// "registered at /home/me/train.py:12". PyTorch's own are ops as any other, but for those that it registers for others.
+// "registered at train.py:12". PyTorch's own are ops as any other, but for those that it registers for others.
 inline bool is_of_python(std::string_view registered) {
   const std::size_t end = registered.rfind(".py:");
   if (end == registered.npos) return false;

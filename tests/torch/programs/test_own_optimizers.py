@@ -248,7 +248,7 @@ def sharpness_aware(epsilon):
             before = climb()
             F.cross_entropy(net(x), y).backward()
             with torch.no_grad():
-                for p, old in zip(net.parameters(), before):
+                for p, old in zip(net.parameters(), before, strict=True):
                     p.copy_(old)
             opt.step()
             opt.zero_grad()
