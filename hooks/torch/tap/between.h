@@ -28,8 +28,9 @@ class Between {
   void on_exchange(const at::Tensor& t, const Identities& identities) {
     if (stage_ != Stage::kNone) exchanged_.insert(identities.number_of(t));
   }
-  void begin_backward() {
+  void begin_backward(std::int64_t step) {
     stage_ = Stage::kUnscale;
+    step_ = step;
     loss_ = of_gradients_ = false;
     exchanged_.clear();
   }
@@ -44,8 +45,10 @@ class Between {
   // The program itself has written parameters since backward: it is its own optimizer.
   bool has_stepped() const { return stage_ == Stage::kStepped; }
 
-  // A number is read: whether gradients were made into one since backward.
-  bool is_look() const { return stage_ != Stage::kNone && stage_ != Stage::kStepped && of_gradients_; }
+  // A number is read in step `step`: whether gradients of that step were made into one since backward.
+  bool is_look(std::int64_t step) const {
+    return step == step_ && stage_ != Stage::kNone && stage_ != Stage::kStepped && of_gradients_;
+  }
 
   // `phase`: of the run. `each`: calls what it is given with each tensor of the op.
   template <typename Each>
@@ -181,6 +184,7 @@ class Between {
   }
 
   Stage stage_ = Stage::kNone;
+  std::int64_t step_ = -1;     // of the last backward
   bool loss_ = false;          // a forward has come, and no backward since
   bool of_gradients_ = false;  // something was computed of more than numbers since backward
   std::set<std::int64_t> exchanged_;  // storages of what came from other ranks and is not averaged yet

@@ -298,7 +298,7 @@ NANHUNT_TAP void nanhunt_tap_begin_step(void* tap) {
 NANHUNT_TAP void nanhunt_tap_begin_backward(void* tap) {
   guarded(static_cast<Tap*>(tap), 0, "a backward", [&] {
     Rows& rows = static_cast<Tap*>(tap)->rows;
-    rows.between.begin_backward();
+    rows.between.begin_backward(static_cast<Tap*>(tap)->state->step);
     rows.places.begin_backward();
     return 0;
   });

@@ -56,3 +56,34 @@ def test_the_batch_that_makes_it_nan_is_named_in_the_step_that_it_is_part_of(lev
     said = told(accumulating(bad=True), tmp_path, level, steps=BATCHES)
     assert said.status == "fault" and said.what[:3] == ("divide_by_zero", "aten::nll_loss_forward", "loss"), said.show()
     assert said.first["step"] == BAD_BATCH // OF_STEP, said.show()
+
+
+def calibrating():
+    """Two batches a step under a loss scaler that begins too high: its first steps are skipped, on purpose."""
+    torch.manual_seed(0)
+    net = Net()
+    opt = torch.optim.Adam(net.parameters(), 1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24)
+
+    def step(i):
+        x, y = torch.randn(8, 6), torch.randint(0, 3, (8,))
+        with torch.autocast("cpu", torch.float16):
+            out = net(x)
+        loss = F.cross_entropy(out.float(), y) / 2
+        scaler.scale(loss).backward()
+        if i % 2 == 1:
+            scaler.unscale_(opt)
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            scaler.step(opt)
+            scaler.update()
+            opt.zero_grad()
+        loss.item()
+
+    return step, net, opt
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_loss_that_is_read_after_a_step_that_the_scaler_skips_gives_no_gradients_up(level, tmp_path):
+    said = told(calibrating, tmp_path, level, steps=24)
+    assert said.status == "calibrating" and not said.loud, said.show()
+    assert said.run.report["coverage"]["steps"] == 12 and said.run.report["scaler"]["skipped"] > 2, said.show()

@@ -129,7 +129,7 @@ class Rows {
     if (plan.writes && state_->phase == NANHUNT_PHASE_LOSS && phase_ != NANHUNT_PHASE_LOSS) state_->wrote = 1;
     if (plan.writes && between.has_stepped() && phase_ == NANHUNT_PHASE_OPTIMIZER) state_->stepped = 1;
     if (plan.scalar_read) {
-      if (between.is_look()) state_->looked = 1;
+      if (between.is_look(state_->step)) state_->looked = 1;
       scalar_read(given, stack);
     } else if (plan.garbage) {
       garbage(plan, given, stack);
