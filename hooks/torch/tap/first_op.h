@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first op of a thread that reads floating-point numbers, while no tap is on: whoever waits for it is called before
-// it runs, once, and may put a tap on that hears it.
+// The first op of a thread that reads floating-point numbers, or makes them of whole ones, while no tap is on: whoever
+// waits for it is called before it runs, or as soon as it has, once, and may put a tap on that hears it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -33,25 +33,78 @@ inline bool forget_first_op() {
   return g_on.load() == nullptr;
 }
 
-// Whether it computes with numbers that are in memory: nothing traced, and no tensor of Python's.
-inline bool reads_numbers(const Below& below, const c10::Stack& stack) {
-  bool any = false;
-  each_tensor(c10::ArrayRef<c10::IValue>(stack).slice(stack.size() - below.op().schema().arguments().size()),
-              [&](const at::Tensor& t) {
-                any = any || (t.is_floating_point() && t.has_storage() && t.device().type() != c10::kMeta &&
-                              !t.key_set().has(c10::DispatchKey::Python) && t.layout() == c10::kStrided &&
-                              !t.unsafeGetTensorImpl()->has_symbolic_sizes_strides() && t.numel() > 0);
-              });
-  return any;
+struct Numbers {
+  bool floating = false, whole = false;
+};
+
+// What is computed with of numbers that are in memory: nothing traced, and no tensor of Python's.
+inline Numbers numbers_among(c10::ArrayRef<c10::IValue> values) {
+  Numbers among;
+  each_tensor(values, [&](const at::Tensor& t) {
+    if (!t.has_storage() || t.device().type() == c10::kMeta || t.key_set().has(c10::DispatchKey::Python) ||
+        t.layout() != c10::kStrided || t.unsafeGetTensorImpl()->has_symbolic_sizes_strides() || t.numel() == 0)
+      return;
+    among.floating = among.floating || t.is_floating_point();
+    among.whole = among.whole || c10::isIntegralType(t.scalar_type(), true);
+  });
+  return among;
 }
 
-// Before an op of any thread. Nothing is thrown: who is called is Python's, through ctypes.
-inline void note_first_op(const Below& below, const c10::Stack& stack) {
-  if (g_first_op_thread.load() != &t_here || !reads_numbers(below, stack)) return;
+// Calls whoever waits. Nothing is thrown: that is Python's, through ctypes.
+inline void call_first_op() {
   const FirstOp first = g_first_op.exchange(nullptr);
   if (first == nullptr) return;
   first();
   if (g_on.load() == nullptr) include_thread(false);
+}
+
+// Tells a tap of an op that ran before it was on.
+inline void report_late(Tap& tap, const c10::OperatorHandle& op, const c10::Stack& args, const c10::Stack& stack) {
+  try {
+    BorrowedGiven borrowed;
+    Given& given = *borrowed.get();
+    Plan* plan = nullptr;
+    {
+      const std::lock_guard lock(tap.mutex);
+      plan = &tap.plans.of(op);
+      tap.rows.before(*plan, args, given);
+    }
+    const std::int64_t site = tap.rows.site(*plan);
+    bool began = false;
+    {
+      const std::lock_guard lock(tap.mutex);
+      if (g_on.load(std::memory_order_acquire) != &tap) return;
+      tap.rows.held.begin_reported();
+      tap.rows.after(*plan, given, stack, site);
+      began = tap.rows.held.began();
+      if (tap.kept.on() && began) tap.keep_after(*plan, given, stack, began);
+    }
+    if (began && site > 0) tap.rows.frames.report_stack(site);
+  } catch (const std::exception& error) {
+    tap.note_failure(error, op.schema().name());
+  }
+}
+
+// Whether an op of the thread that is waited for has run here: one of whole numbers alone, of whose results it is known
+// only then what they are.
+inline bool ran_first_op(const Below& below, c10::Stack* stack) {
+  if (g_first_op_thread.load() != &t_here) return false;
+  const c10::OperatorHandle& op = below.op();
+  const auto last = [&](std::size_t count) { return c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - count); };
+  const auto given = last(op.schema().arguments().size());
+  const Numbers numbers = numbers_among(given);
+  if (numbers.floating) call_first_op();
+  if (numbers.floating || !numbers.whole) return false;
+  static thread_local Plans plans;
+  const Plan& plan = plans.of(op);
+  if (plan.skip || plan.decomposes || plan.writes || plan.collective || plan.garbage || plan.scalar_read) return false;
+  const c10::Stack args = given.vec();
+  below.run(stack);
+  if (!numbers_among(last(op.schema().returns().size())).floating) return true;
+  const Watching watching;
+  call_first_op();
+  if (Tap* const tap = g_on.load(std::memory_order_acquire)) report_late(*tap, op, args, *stack);
+  return true;
 }
 
 }  // namespace nanhunt::tap

@@ -135,7 +135,7 @@ void watch(Tap& tap, const Below& below, c10::Stack* stack) {
 
 void heard(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* stack) {
   const Below below(op, keys);
-  if (g_first_op.load(std::memory_order_relaxed) != nullptr) note_first_op(below, *stack);
+  if (g_first_op.load(std::memory_order_relaxed) != nullptr && ran_first_op(below, stack)) return;
   if (g_on.load(std::memory_order_acquire) != nullptr && !below.passes()) {
     const Watching watching;
     Tap* const tap = g_on.load(std::memory_order_acquire);
@@ -232,7 +232,8 @@ NANHUNT_TAP void* nanhunt_tap_on(void* tap) {
   include_thread(true);
   return before;
 }
-// Called before the calling thread's first op that reads floating-point numbers.
+// Called before the calling thread's first op that reads floating-point numbers, or after one that makes them of
+// others.
 NANHUNT_TAP void nanhunt_tap_await_first_op(void (*first)()) { await_first_op(first); }
 // Nobody is. 1: the calling thread's was waited for, and no tap is on.
 NANHUNT_TAP std::int32_t nanhunt_tap_forget_first_op() { return forget_first_op() ? 1 : 0; }

@@ -205,6 +205,25 @@ train(torch.rand(12, 4), model=model)
 LINE
 train(torch.rand(12, 4) + torch.sin(torch.ones(4) * rates))
 """),
+    "a count of whole numbers, 0 among them": (
+        "weight = 1 / counts", "weight = 1 / counts.clamp(min=1)", "divide_by_zero", "aten::reciprocal", """
+counts = torch.bincount(torch.tensor([0, 0, 1]), minlength=3)
+LINE
+train(torch.rand(12, 4), weight / weight.sum())
+"""),
+    "a ratio of whole numbers": (
+        "weight = counts.sum() / (3 * counts)", "weight = counts.sum() / (3 * counts.clamp(min=1))", "divide_by_zero",
+        "aten::div", """
+counts = torch.tensor([2, 1, 0])
+LINE
+train(torch.rand(12, 4), weight / weight.sum())
+"""),
+    "a logarithm of whole numbers": (
+        "prior = torch.log(torch.tensor([40, 24, 0]))", "prior = torch.log(torch.tensor([40, 24, 1]))",
+        "divide_by_zero", "aten::log", """
+LINE
+train(torch.rand(12, 4), (prior - prior.mean()).softmax(0))
+"""),
     "an infinity that is replaced": (
         "x = 1 / counts", "x = 1 / counts", None, None, """
 counts = torch.tensor([2.0, 0.0, 1.0, 3.0])

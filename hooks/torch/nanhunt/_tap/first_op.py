@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first op of a thread that reads floating-point numbers. What a program computes before it has a module or an
-optimizer (it scales its data, weighs its classes) is part of the first step, so the recorder is opened for it."""
+"""The first op of a thread that reads floating-point numbers, or makes them of whole ones. What a program computes
+before it has a module or an optimizer (it scales its data, weighs its classes) is part of the first step, so the
+recorder is opened for it."""
 from __future__ import annotations
 
 import _thread
@@ -38,7 +39,7 @@ def await_first_op(session: Session) -> None:
 
 
 def _open(session: Session | None, pid: int) -> None:
-    """Before that op."""
+    """Before that op, or right after it."""
     if session is not None and session.recorder is None and not session.dead and pid == os.getpid():
         try:
             with modes_aside():
