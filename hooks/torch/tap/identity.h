@@ -38,6 +38,7 @@ struct Identity {
   std::int64_t word = 0;
   std::int64_t as_of = -1;  // torch's version of the contents that the word stands for, where that was looked at
   bool made = false;        // by an op that was heard
+  bool sought = false;      // it was not, and was looked for among what was left bad
   std::int64_t unwritten = -1;  // the word of memory that was given out and holds nothing yet
   bool by_rows = false;     // a large table: an op wrote a few of its rows, and from then on it is read as a whole now and then
   // Of all of its memory: for which word it was looked at, and whether there is a NaN or an infinity (finite.h).

@@ -152,6 +152,7 @@ void mark(Tap& tap, const at::Tensor& t, std::int64_t kind, std::int64_t text, W
   tap.collectives.report_before_reading(t);
   const auto quad = tap.rows.describer.describe(t, true);
   if (!quad) return;
+  if (!tap.rows.held.left_bad.is_empty()) tap.rows.report_source(t, *quad->identity);
   if (kind <= NANHUNT_STATE) tap.rows.held.look_at_mark(t, *quad);
   words.insert(words.end(), {NANHUNT_ROW_MARK, kind, tap.state->step, tap.state->micro_batch, text});
   put(words, *quad);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 #include <set>
+#include <string_view>
 #include <tuple>
 
 #include "src/analyze/findings/derivative.h"
@@ -25,6 +26,7 @@ namespace nanhunt::analyze {
 namespace {
 
 constexpr std::size_t kMaxAlso = 1024;
+constexpr std::string_view kCopiedElsewhere = "nanhunt::copied_elsewhere";  // as hooks tell of it
 
 struct Diagnosed {
   Case c;
@@ -194,6 +196,14 @@ Finding make_finding(const Diagnosed& d) {
     f.evidence.push_back(fmt::format("The loss was not finite from step {} on.", *birth.first_bad_loss));
   if (birth.taken_back)
     f.evidence.push_back("The weights that it was computed with were a trial: the program put back those of before.");
+  const auto& nodes = birth.chain.nodes;
+  const auto copied =
+      std::find_if(nodes.begin(), nodes.end(), [](const ChainNode& node) { return node.op == kCopiedElsewhere; });
+  if (copied != nodes.end())
+    f.evidence.push_back(fmt::format(
+        "What step {} read is a copy that nobody was heard to make (another process that loads data, NumPy, a file): a "
+        "row of it has the bytes of what this op led to.",
+        copied->step));
   if (!birth.watched) f.evidence.push_back("Not every input of the op was watched.");
   if (birth.after_loss) f.evidence.push_back("Records before this op are missing from the trace.");
   add_if(f.evidence, returned_text(c, *d.evidence));

@@ -260,3 +260,116 @@ def test_what_is_computed_before_there_is_a_model_is_named_at_its_line(what, lib
             found, number = report["findings"][0], script.read_text().split("\n").index(line) + 1
             assert (found["class"], found["op"], found["step"]) == (kind, op, 0), found
             assert found["call_site"] == f"bad.py:{number}", found
+
+
+# The same, where calls of a model come before its training: they are steps as well, until it begins.
+CALLED_HEAD = UNMADE_HEAD.replace("    model = model or nn.Linear(4, 3)\n    optimizer", "    optimizer")
+SCALED = ("x = (x - x.mean(0)) / x.std(0)", "x = (x - x.mean(0)) / x.std(0).clamp_min(1e-3)")
+CALLED = {
+    "an evaluation": (*SCALED, """
+x = torch.rand(12, 4)
+x[:, 2] = 1
+LINE
+model = nn.Linear(4, 3)
+with torch.no_grad():
+    for part in x.split(4): model(part)
+train(x, model=model)
+"""),
+    "an evaluation, after the optimizer is made": (*SCALED, """
+x = torch.rand(12, 4)
+x[:, 2] = 1
+LINE
+model = nn.Linear(4, 3)
+optimizer = torch.optim.Adam(model.parameters())
+with torch.no_grad():
+    for part in x.split(4): model(part)
+train(x, model=model)
+"""),
+    "a dry run that reads something else": (
+        "weight = counts.sum() / counts", "weight = counts.sum() / counts.clamp(min=1)", """
+counts = torch.bincount(torch.tensor([0, 0, 1]), minlength=3).float()
+LINE
+weight = weight / weight.sum()
+model = nn.Linear(4, 3)
+with torch.no_grad(): assert model(torch.zeros(1, 4)).shape == (1, 3)
+train(torch.rand(12, 4), weight, model)
+"""),
+    "features of a frozen model": (
+        "features = (features - features.mean(0)) / features.std(0)",
+        "features = (features - features.mean(0)) / (features.std(0) + 1e-3)", """
+frozen = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+frozen[0].weight.data[1], frozen[0].bias.data[1] = 0, -1
+with torch.no_grad(): features = torch.cat([frozen(part) for part in torch.rand(12, 4).split(4)])
+LINE
+train(features, model=nn.Linear(4, 3))
+"""),
+    "statistics of a norm": (*SCALED, """
+x = torch.rand(12, 4)
+x[:, 2] = 1
+LINE
+model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))
+with torch.no_grad(): model(torch.rand(12, 4))
+train(x, model=model)
+"""),
+}
+
+
+def run_twins(head, bad, mended, rest, tmp_path, level="live", sites=True):
+    """The faulty program's first finding, with its line if it has one (`sites`); the mended one is silent."""
+    found = None
+    for name, line, status in (("bad", bad, "fault"), ("mended", mended, "clean")):
+        script, run = tmp_path / f"{name}.py", tmp_path / name
+        script.write_text(head + rest.replace("LINE", line))
+        done = subprocess.run([cli(), "run", "--level", level, "--out", run, "--", *ready_python.command(), script],
+                              capture_output=True, text=True, timeout=1800, env=with_package())
+        report = json.loads((run / "report.json").read_text())
+        assert report["verdict"]["status"] == status, done.stderr
+        loud = [finding for finding in report["findings"] if finding["severity"] != "info"]
+        if status == "clean":
+            assert not loud, loud
+            continue
+        found, number = loud[0], next(i for i, text in enumerate(script.read_text().split("\n"), 1) if line in text)
+        assert len(loud) == 1 and (not sites or found["call_site"] == f"bad.py:{number}"), loud
+    return found
+
+
+@pytest.mark.parametrize("what", CALLED)
+def test_what_is_computed_before_calls_that_train_nothing_is_named_when_training_reads_it(what, library, tmp_path):
+    bad, mended, rest = CALLED[what]
+    found = run_twins(CALLED_HEAD, bad, mended, rest, tmp_path)
+    assert (found["class"], found["op"]) == ("divide_by_zero", "aten::div"), found
+
+
+LOADED = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+class Columns(Dataset):
+    def __init__(self):
+        x = torch.rand(12, 4)
+        x[:, 2] = 1
+        LINE
+        self.x = x
+    def __len__(self):
+        return len(self.x)
+    def __getitem__(self, i):
+        return self.x[i], i % 3
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    model, data = nn.Linear(4, 3), Columns()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for epoch in range(2):
+        for x, y in DataLoader(data, batch_size=4, shuffle=True, num_workers=2, multiprocessing_context="HOW"):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("how", ["fork", "spawn"])
+def test_what_a_data_set_computed_is_named_though_other_processes_hand_its_rows_out(how, library, tmp_path):
+    found = run_twins("", *SCALED, LOADED.replace("HOW", how), tmp_path)
+    assert (found["class"], found["op"], found["step"]) == ("divide_by_zero", "aten::div", 0), found
+    assert any("a copy that nobody was heard to make" in line for line in found["evidence"]), found["evidence"]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs that train nothing: each call of an outermost module is a step. Whether one trains shows when it does: by a
 backward, an optimizer's step, or a call with gradients on once there is an optimizer. What was recorded until then is
-an attempt of its own, which goes unless something was bad in it, so that training begins with step 0."""
+an attempt of its own, which goes unless something was bad in it, so that training begins with step 0. Where something
+bad is left of it that the training may read, it stays part of the same attempt."""
 from __future__ import annotations
 
 import json
@@ -14,6 +15,7 @@ from nanhunt import _library as lib
 from nanhunt._load import render
 from nanhunt._names import first_parameter
 from nanhunt._nested import tensors_in
+from nanhunt._ranks import rank_and_world
 from nanhunt._step_mode import StepMode
 from nanhunt._steps.validation import has_nan
 
@@ -75,10 +77,24 @@ class Inference:
         session = self._session
         if session.state.course in lib.INFERS:
             try:
-                session.begin_again()
+                if self._left_bad():
+                    self._go_on()
+                else:
+                    session.begin_again()
             except Exception as error:
                 session.failed(error, "the beginning of training")
         session.state.course = course
+
+    def _left_bad(self) -> bool:
+        """Whether what was made so far may make the training bad. Ranks count their steps alike: there it is left."""
+        session = self._session
+        return session.tap is not None and rank_and_world()[1] == 1 and session.tap.left_bad()
+
+    def _go_on(self) -> None:
+        """Training goes on where the calls of models have come to: in one attempt, an origin among what they left, or
+        in what came before them, is known."""
+        if self._session.judge.is_open():
+            self._session.end_step(ending=lib.BY_FORWARD)
 
     def is_kept(self) -> bool:
         """Whether what was recorded, which is over, has a fault."""

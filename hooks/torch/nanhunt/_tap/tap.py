@@ -261,6 +261,10 @@ class Tap:
             found = [torch.ops.nanhunt_tap.kept(self.handle, i) for i in range(self.library.kept(self.handle))]
         return [KeptCall(*call) for call in found]
 
+    def left_bad(self) -> bool:
+        """Whether something that was made before training began is not finite, and still there."""
+        return bool(self.library.left_bad(self.handle))
+
     def write_notes(self, handle: Any = None) -> None:
         note = self._session.note
         take = TakeNote(lambda text, count: note(text.decode("utf-8", "replace"), count))

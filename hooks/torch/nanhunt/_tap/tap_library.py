@@ -74,6 +74,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "drop_late": (None, [_void, _i32]),
     "launch_looks": (None, [_void]),
     "kept": (_i64, [_void]),
+    "left_bad": (_i32, [_void]),
     "bad_number": (_text, [_void]),
     "refused": (_u64, [_void]),
     "notes": (None, [_void, TakeNote]),

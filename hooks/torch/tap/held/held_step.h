@@ -14,6 +14,7 @@
 #include "hooks/torch/tap/describe.h"
 #include "hooks/torch/tap/held/births.h"
 #include "hooks/torch/tap/held/late_step.h"
+#include "hooks/torch/tap/held/left_bad.h"
 #include "hooks/torch/tap/held/ring.h"
 #include "hooks/torch/tap/plan.h"
 #include "hooks/torch/tap/rows/given.h"
@@ -31,6 +32,7 @@ class HeldStep {
 
   StepRing ring;
   Births births;
+  LeftBad left_bad;  // before training begins, and between its steps
 
   // A step of which a device tells later: its rows stay here until then.
   void begin_late() {
@@ -174,8 +176,10 @@ class HeldStep {
   // What an op has made, before its row is told. `site`: asked for where something is not finite.
   template <typename Site>
   void judge(const Plan& plan, Given& given, const Made& made, Site&& site) {
-    if (ring.is_handed_over()) return note_numbers(made);
-    if (!ring.keeps() || !is_wanted(plan, given, count_tensors(plan, given), made, site) || waits()) return;
+    if (ring.is_handed_over()) note_numbers(made);
+    const bool wanted = ring.keeps() && is_wanted(plan, given, count_tensors(plan, given), made, site);
+    note_left_bad(plan, given, made);
+    if (!wanted || waits()) return;
     stand_ins_.clear();
     for (const Given::Written& one : given.written)
       if (one.at >= 0) stand_in(one.quad, one.tensor, *one.arg, plan, given);
@@ -185,7 +189,7 @@ class HeldStep {
   }
   template <typename Site>
   void judge(const Plan& plan, Given& given, Columns& columns, const Made& made, Site&& site) {
-    if (!ring.keeps()) return;
+    if (!ring.keeps()) return note_left_bad(plan, given, made);
     given.numbers.clear();
     given.inputs_finite = true;
     for (const Column& column : columns) {
@@ -198,7 +202,9 @@ class HeldStep {
       given.inputs_finite = given.inputs_finite && (!one.written || plan.ignores_old || (one.had_looked && one.had == 0));
     const auto of_tensors = [](const Column& column) { return column.numbers.empty(); };
     const auto tensors = static_cast<std::size_t>(std::count_if(columns.begin(), columns.end(), of_tensors));
-    if (!is_wanted(plan, given, tensors, made, site) || waits()) return;
+    const bool wanted = is_wanted(plan, given, tensors, made, site);
+    note_left_bad(plan, given, made);
+    if (!wanted || waits()) return;
     stand_ins_.clear();
     for (const Column& column : columns) {
       if (!column.writes) continue;
@@ -332,6 +338,11 @@ class HeldStep {
       for (const c10::IValue& value : given.args)
         count += value.isTensor() && value.toTensor().defined() && !is_wrapped(value.toTensor());
     return count;
+  }
+
+  void note_left_bad(const Plan& plan, const Given& given, const Made& made) {
+    if (state_->course != kTrains || state_->phase == NANHUNT_PHASE_DATA)
+      left_bad.note(plan, given.args, given.numbers, made);
   }
 
   // In a step whose rows are with the recorder: a number that is not finite makes it none that was healthy.

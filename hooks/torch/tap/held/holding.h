@@ -105,3 +105,9 @@ NANHUNT_TAP void nanhunt_tap_keep(void* tap, std::int64_t max_bytes, std::int64_
 NANHUNT_TAP std::int64_t nanhunt_tap_kept(const void* tap) noexcept {
   return tap == nullptr ? 0 : static_cast<std::int64_t>(static_cast<const nanhunt::tap::Tap*>(tap)->kept.calls().size());
 }
+// Whether something that an op made of finite numbers before training began is not finite, and still there.
+NANHUNT_TAP std::int32_t nanhunt_tap_left_bad(void* tap) noexcept {
+  using namespace nanhunt::tap;
+  return guarded(static_cast<Tap*>(tap), std::int32_t{0}, "what was made before training",
+                 [&] { return std::int32_t{static_cast<Tap*>(tap)->rows.held.left_bad.any()}; });
+}

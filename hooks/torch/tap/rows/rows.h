@@ -13,6 +13,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -81,6 +82,7 @@ class Rows {
           given.inputs_finite = false;
           return;
         }
+        if (!held.left_bad.is_empty() && !writes) report_source(t, *quad->identity);
         given.reads_table = given.reads_table || quad->identity->by_rows;
         if (writes) given.written.push_back({static_cast<std::ptrdiff_t>(given.words.size()), *quad, t, &arg});
         if (held.ring.keeps()) {
@@ -226,6 +228,26 @@ class Rows {
   // A view has no row, but its node in the graph has a place.
   void claim_views(std::int64_t site) {
     if (places.is_to_claim()) places.claim(here(site));
+  }
+
+  // What came from elsewhere, and is a part of what was left bad, is told as made of that: a row, once.
+  void report_source(const at::Tensor& t, Identity& identity) {
+    if (identity.made || std::exchange(identity.sought, true)) return;
+    at::Tensor whole = held.left_bad.source_of(t);
+    if (!whole.defined()) return;
+    if (arrives_ == nullptr) {
+      const auto op = c10::Dispatcher::singleton().findSchema({"aten::clone", ""});
+      if (!op) return;
+      arrives_ = std::make_unique<Plan>(plans::read(*op));
+      arrives_->op = "nanhunt::copied_elsewhere";
+    }
+    const std::int64_t phase = std::exchange(state_->phase, NANHUNT_PHASE_DATA);
+    const Place nowhere{0, 0};
+    Given given;
+    before(*arrives_, {whole, c10::IValue()}, given);
+    held.begin_reported();
+    simple(*arrives_, given, {t}, &nowhere);
+    state_->phase = phase;
   }
 
   // Rows that are no op's.
@@ -523,6 +545,7 @@ class Rows {
   std::vector<Births::Made> made_;
   std::vector<std::optional<Quad>> results_;
   Columns columns_;
+  std::unique_ptr<Plan> arrives_;      // of what is told as made of what was left bad
   std::int64_t site_ = 0, phase_ = 0;  // of the op at hand
   std::optional<Place> in_graph_;
 };
