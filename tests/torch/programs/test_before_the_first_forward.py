@@ -416,3 +416,33 @@ def test_what_numpy_makes_bad_in_shared_memory_was_changed_outside_of_pytorch(ho
 def test_what_numpy_has_mended_is_not_blamed(level, library, tmp_path):
     found = run_twins(UNMADE_HEAD, "x = x / (x[:1] - x[0])", "x = x / 2", MENDED, tmp_path, level)
     assert (found["class"], found["op"]) == ("divide_by_zero", "aten::div"), found
+
+
+# A number that is not finite, which an optimizer is given: read out of what an op made, or the program's own.
+RATES = """
+model, x = nn.Linear(4, 3), torch.rand(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+metric = torch.zeros(1) / torch.zeros(1)
+LINE
+for i in range(6):
+    print(metric.item())
+    optimizer.param_groups[0]["lr"] = float(table[i])
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), torch.arange(12) % 3).backward()
+    optimizer.step()
+"""
+TABLES = {
+    "infinite": ("table = 0.01 / (torch.arange(6.0) - 3).abs()", "table = 0.01 / (torch.arange(6.0) - 3.5).abs()",
+                 "divide_by_zero"),
+    "NaN": ("table = torch.sqrt(0.001 * (3.5 - torch.arange(6.0)))", "table = torch.sqrt(torch.arange(6.0) / 100)",
+            "invalid"),
+    "the program's own": ('table = [0.01, 0.01, 0.01, float("nan"), 0.01, 0.01]', "table = [0.01] * 6", "invalid"),
+}
+
+
+@pytest.mark.parametrize("what", TABLES)
+def test_a_rate_is_no_number_that_was_printed_before_but_the_one_that_was_read_for_it(what, library, tmp_path):
+    bad, mended, kind = TABLES[what]
+    own = what == "the program's own"
+    found = run_twins(UNMADE_HEAD, bad, mended, RATES, tmp_path, sites=not own)
+    assert found["class"] == kind and (found["phase"] == "optimizer") == own, found

@@ -325,7 +325,7 @@ class Rows {
 
   // A number that was read out of a tensor stands for that tensor as well.
   void take_number(const Arg& arg, double number, Words& words, Key& key, std::vector<double>& numbers) {
-    scalars_.each(number, [&](const Quad& quad) {
+    scalars_.each(number, state_->step, [&](const Quad& quad) {
       key.push_back(8 * arg.index + kAsScalarRead);
       put(words, quad);
     });
@@ -338,7 +338,7 @@ class Rows {
     const double number = stack.back().toDouble();
     if (!Scalars::tells(number)) return;
     const at::Tensor& t = given.args[0].toTensor();
-    if (const auto quad = describer.describe(t, false)) scalars_.note(number, t, *quad);
+    if (const auto quad = describer.describe(t, false)) scalars_.note(number, t, *quad, state_->step);
   }
 
   // Memory that nothing has written: a row without contents, so that whoever reads it can be told.

@@ -16,20 +16,35 @@ namespace nanhunt::tap {
 
 class Scalars {
  public:
-  // `take` is called with the quad of each tensor that the number was read out of.
+  // `take` is called with the quad of each tensor that the number was read out of. One NaN, or infinity, is as any
+  // other: it counts in the step in which it was read there first, and from then on if it was given to an op in that
+  // step, for what is printed in each step is none that an op was given later.
   template <typename F>
-  void each(double number, F&& take) const {
+  void each(double number, std::int64_t step, F&& take) {
     if (all_.empty() || std::fmod(number, 1.0) == 0.0) return;
-    for (const Scalar& known : all_)
-      if (is_same(known.number, number) && !known.alive.expired()) take(known.quad);
+    for (Scalar& known : all_) {
+      if (!is_same(known.number, number) || known.alive.expired()) continue;
+      if (!std::isfinite(number) && !known.given && known.since != step) continue;
+      known.given = true;
+      take(known.quad);
+    }
   }
 
   // It was read out of `t`, which shows what `quad` says.
-  void note(double number, const at::Tensor& t, const Quad& quad) {
+  void note(double number, const at::Tensor& t, const Quad& quad, std::int64_t step) {
+    bool given = false;
+    std::int64_t since = step;
+    for (const Scalar& known : all_) {
+      if (std::isfinite(number) || !is_same(known.number, number) || known.quad.word != quad.word ||
+          known.quad.offset != quad.offset)
+        continue;
+      since = known.since;
+      given = known.given;
+    }
     std::erase_if(all_, [&](const Scalar& known) { return is_same(known.number, number); });
     if (all_.size() >= kMost) all_.erase(all_.begin());
     const c10::Storage& storage = t.storage();
-    Scalar scalar{number, quad, Identities::weak(storage.unsafeGetStorageImpl()), {}};
+    Scalar scalar{number, quad, Identities::weak(storage.unsafeGetStorageImpl()), {}, since, given};
     if (storage.nbytes() <= kMostBytes) scalar.storage = storage;
     all_.push_back(std::move(scalar));
   }
@@ -47,9 +62,14 @@ class Scalars {
     Quad quad;
     c10::weak_intrusive_ptr<c10::StorageImpl> alive;
     c10::Storage storage;
+    std::int64_t since;  // the step
+    bool given;
   };
 
-  static bool is_same(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+  // An optimizer is given its rate negated.
+  static bool is_same(double a, double b) {
+    return a == b || (std::isinf(a) && a == -b) || (std::isnan(a) && std::isnan(b));
+  }
 
   std::vector<Scalar> all_;  // oldest first
 };
