@@ -200,6 +200,8 @@ class ValueGraph {
   void note_dropped(const OpInView& op, const OpRef& at);
   void note_masked(const OpInView& op, const OpRef& at);
   void watch_swallowers(const OpInView& op);
+  void follow_faded(const OpInView& op);
+  BirthId faded_of(const OpInView& op) const;
   void settle_sent();
   const RecentOp* call_behind(const Value& value) const;  // the call between ranks whose unread result it is
   const RecentOp* unread_call_of(const Value& value);     // ... or shows
@@ -231,6 +233,7 @@ class ValueGraph {
   std::size_t harmful_ = 0, chains_ = 0;
   std::map<Place, BirthId> swallowed_at_;
   std::set<StringId> swallowers_;  // modules of ops that absorbed
+  std::optional<std::uint32_t> faded_in_;  // the last step in which one made zeros of infinities
   std::map<std::pair<std::uint64_t, std::uint32_t>, BirthId> changed_at_;  // by storage and version
   // The last norms of each parameter that the sentinel wrote: step and largest magnitude.
   static constexpr std::size_t kNormsKept = 4;

@@ -210,9 +210,9 @@ void ValueGraph::suspect_unseen(Value& value) {
 }
 
 // The change from which badness of this op's outputs would descend. `to_blame`: the op reads it itself, or it was
-// gross.
+// gross; and else what its zeros were.
 BirthId ValueGraph::suspect_of(const OpInView& op, bool to_blame) {
-  BirthId first = 0;
+  BirthId first = to_blame ? faded_of(op) : 0;
   for (std::size_t i = 0; i < op.in.size(); ++i) {
     const Value* value = op.in[i];
     if (value == nullptr || value->suspect == 0) continue;

@@ -537,7 +537,7 @@ void ValueGraph::collect_garbage() {
   std::vector<BirthId> suspects;
   values_.for_each([&](Value& value) {
     root(value.labels, value.node);
-    if (value.suspect != 0) suspects.push_back(value.suspect);
+    suspects.insert(suspects.end(), {value.suspect, value.faded});  // 0: no birth's
   });
   values_.for_each_storage([&](StorageInfo& info) { root(info.residual_labels, info.residual_node); });
   for (BirthId id : pending_) {

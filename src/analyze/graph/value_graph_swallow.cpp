@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of ValueGraph that follows infinities which disappeared.
 #include <algorithm>
+#include <string_view>
 
 #include "src/analyze/graph/lifecycle.h"
 #include "src/analyze/graph/slice.h"
@@ -109,8 +110,53 @@ void ValueGraph::note_masked(const OpInView& op, const OpRef& at) {
   }
 }
 
+// What was divided by an infinity of arithmetic is 0, and so is what is made of that: zeros that the numbers did not
+// have. Within a step.
+void ValueGraph::follow_faded(const OpInView& op) {
+  const bool absorbs = op.info->has(kAbsorbs) && !op.info->has(kReplaces);
+  const bool keeps =
+      faded_in_ == op.record->step && op.info->zero != ZeroRule::kStop && op.info->zero != ZeroRule::kConstant;
+  if (!absorbs && !keeps) return;
+  BirthId lost = 0, before = 0;
+  std::int64_t had = 0;  // zeros
+  for (std::size_t i = 0; i < op.in.size(); ++i) {
+    const Value* value = op.in[i];
+    if (value == nullptr || !value->has_stats || !mixes(*op.info, op.inputs[i].role)) continue;
+    if (keeps && value->faded != 0 && value->stats.zero > 0) before = value->faded;
+    if (!absorbs || (value->bad & kBadInf) == 0 || value->deliberate != Deliberate::kNo) {
+      had += value->stats.counted() ? value->stats.zero : 0;
+      continue;
+    }
+    for (const BirthId id : labels_.get(value->labels).births) {
+      const Birth* birth = find_birth(id);
+      const bool its_own = birth != nullptr && birth->kind == BirthKind::kOp && birth->deliberate == Deliberate::kNo;
+      if (its_own && birth->at.step == op.record->step) lost = id;
+    }
+  }
+  for (Value* out : op.out) {
+    if (out == nullptr || out->bad != 0 || !out->stats.counted() || out->stats.zero == 0) continue;
+    out->faded = lost != 0 && 2 * had <= out->stats.zero ? lost : before;  // else most were there before
+    if (out->faded != 0) faded_in_ = op.record->step;
+  }
+}
+
+// Of an op that has a pole at 0: whose infinities the zeros at it were. 0: nobody's.
+BirthId ValueGraph::faded_of(const OpInView& op) const {
+  if (op.info->pole == Pole::kNone || faded_in_ != op.record->step) return 0;
+  for (std::size_t i = 0; i < op.in.size(); ++i) {
+    const Value* value = op.in[i];
+    const bool at_pole =
+        value != nullptr && value->faded != 0 && value->stats.zero > 0 &&
+        std::any_of(op.info->pole_slots.begin(), op.info->pole_slots.end(),
+                    [&](std::string_view slot) { return !slot.empty() && names_.is(op.inputs[i].slot, slot); });
+    if (at_pole && births_.contains(value->faded)) return value->faded;
+  }
+  return 0;
+}
+
 // What do ops that once swallowed an infinity give out now, and does a gradient still come back through them?
 void ValueGraph::watch_swallowers(const OpInView& op) {
+  follow_faded(op);
   if (swallowers_.empty() || !swallowers_.contains(op.record->module)) return;
   const bool backward = op.record->phase == Phase::kBackward;
   const std::string forward = backward ? forward_op(names_.text(op.record->op)) : "";

@@ -66,6 +66,7 @@ struct Value {
   LabelSetId labels = 0;  // origins its badness descends from
   NodeId node = kNoNode;
   BirthId suspect = 0;    // a change that nobody saw, or memory never written, that it descends from; 0: none
+  BirthId faded = 0;      // whose infinities an op made zeros of, which it holds; 0: none
   std::int32_t newer = -1, older = -1;  // neighbours in the storage's list
   std::uint8_t roles = 0;               // bit per TensorRole
   std::uint8_t bad = 0;                 // BadKind bits, from its own statistics

@@ -224,6 +224,15 @@ train(torch.rand(12, 4), weight / weight.sum())
 LINE
 train(torch.rand(12, 4), (prior - prior.mean()).softmax(0))
 """),
+    "a norm of 16 bits that overflows, and leaves zeros": (
+        "size = (x * x).sum(1, keepdim=True).sqrt()", "size = (x * x).float().sum(1, keepdim=True).sqrt()", "overflow",
+        "aten::sum", """
+x = (torch.rand(12, 4) * 50 + 150).half()
+LINE
+x = x / size.half()
+x = x / (x * x).sum(1, keepdim=True)
+train(x.float())
+"""),
     "a mean over no row": (
         "middle = torch.empty(0, 4).mean(0)", "middle = torch.zeros(1, 4).mean(0)", "divide_by_zero", "aten::div_", """
 LINE
