@@ -238,6 +238,12 @@ train(x.float())
 LINE
 train(torch.rand(12, 4) - middle)
 """),
+    "a table of NaN that is not filled": (
+        'x = torch.full((12, 4), float("nan"))', "x = torch.full((12, 4), 0.5)", "invalid", "aten::fill_", """
+LINE
+for i in range(11): x[i] = torch.rand(4)
+train(x)
+"""),
     "an infinity that is replaced": (
         "x = 1 / counts", "x = 1 / counts", None, None, """
 counts = torch.tensor([2.0, 0.0, 1.0, 3.0])
