@@ -204,6 +204,40 @@ TEST(Graph, a_partial_write_leaves_the_rest_of_a_bad_buffer_bad) {
   EXPECT_EQ(table(analysis_of(t)), "overflow | exp | kv | forward | step 0 | appear | observed\n");
 }
 
+// A buffer of NaN that is registered, then written by `op` in the next step, and holds so many of them.
+Analysis written_buffer(const std::string& op, std::int64_t at_first, std::int64_t then, bool assigned_anew = false) {
+  TraceBuilder t;
+  const auto train = [&] {
+    t.mark(TensorRole::kLoss, "loss", t.in("<loss>", Phase::kLoss).op("sum", {{"self", t.value(finite())}}, finite(1)));
+    t.end_step();
+  };
+  Handle buffer = t.in("", Phase::kData).op("full", {}, finite().nan(at_first), {{"fill_value", std::nan("")}});
+  t.mark(TensorRole::kBuffer, "history", buffer);
+  train();
+  const In other{"values", t.value(finite(1))};
+  t.in("", Phase::kData);
+  if (assigned_anew) {
+    buffer = t.op(op, {{"tensors", buffer}, other}, finite().nan(then));
+  } else {
+    t.in_place(op, buffer, {other}, finite().nan(then));
+  }
+  t.mark(TensorRole::kBuffer, "history", buffer);
+  train();
+  return analysis_of(t);
+}
+
+TEST(Graph, a_buffer_of_nan_that_is_filled_place_by_place_was_not_written_yet) {
+  EXPECT_EQ(table(written_buffer("index_put_", 8, 7)), "clean\n");
+  EXPECT_EQ(table(written_buffer("index_put_", 8, 8)), "clean\n") << "a mask without an element";
+  EXPECT_EQ(table(written_buffer("cat", 8, 8, true)), "clean\n") << "as a queue moves on";
+}
+
+TEST(Graph, a_buffer_of_nan_that_arithmetic_writes_as_a_whole_was_used) {
+  const std::string fault = "invalid | full | - | data | step 1 | appear | observed\n";
+  EXPECT_EQ(table(written_buffer("add_", 8, 8)), fault);
+  EXPECT_EQ(table(written_buffer("index_put_", 4, 6)), fault) << "more than at first";
+}
+
 TEST(Graph, a_clean_write_to_one_slice_leaves_the_badness_of_the_other) {
   for (const bool over_a : {false, true}) {
     TraceBuilder t;

@@ -178,7 +178,8 @@ class ValueGraph {
   void bad_outputs(const OpInView& op, const OpRef& at);
   void finish_outputs(const OpInView& op);
   bool becomes_origin(Birth& birth, std::uint32_t step);
-  bool is_as_at_first(const Value& value, TensorRole kind, std::uint32_t step);
+  bool is_as_at_first(const Value& value, TensorRole kind, StringId path, std::uint32_t step);
+  bool is_moved(const Value& value);
   void hit_sink(const Value& value, TensorRole kind, StringId path, std::uint32_t step);
   void judge_hits(const StepOutcome& outcome, bool bad_unseen);
   void follow_suspects(const OpInView& op);
@@ -285,7 +286,12 @@ class ValueGraph {
   std::map<std::uint64_t, Standing> standing_;
   std::uint32_t unread_kinds_ = 0;              // 1 << TensorRole: the sentinel does not read these
   std::map<std::uint64_t, ValueId> bad_homes_;  // parameter, state and buffer storages left bad by an op of this step
-  std::map<std::uint64_t, ValueId> bad_at_first_;  // ... that were bad before the first forward: their contents then
+  struct AtFirst {
+    ValueId value = 0;
+    std::int64_t nan = 0, inf = 0;
+  };
+  std::map<std::uint64_t, AtFirst> bad_at_first_;  // ... that were bad before the first forward: their contents then
+  std::map<StringId, AtFirst> named_at_first_;     // the same, by name: a buffer may be assigned anew
 
   std::uint32_t step_ = 0, last_ended_ = 0;
   bool step_was_bad_ = false;

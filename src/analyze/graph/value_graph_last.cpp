@@ -12,6 +12,47 @@ constexpr std::string_view kOutside = "<loss>";
 
 }  // namespace
 
+// Whether something that lasts is as bad as it was before the first forward, or less so. A parameter is stepped. Of
+// anything else places that were not written yet may be filled, or moved on; what arithmetic writes as a whole, as it
+// does running statistics, was used.
+bool ValueGraph::is_as_at_first(const Value& value, TensorRole kind, StringId path, std::uint32_t step) {
+  constexpr std::size_t kMost = 1u << 16;
+  const bool at_first =
+      value.made_in == Phase::kData && (step == 0 || (value.producer != kNoSeq && value.made_step == 0));
+  const AtFirst now{value.id, value.stats.nan, value.stats.inf()};
+  if (at_first && bad_at_first_.size() < kMost) {
+    bad_at_first_.try_emplace(value.storage, now);
+    if (path != 0) named_at_first_.try_emplace(path, now);
+  }
+  const auto home = bad_at_first_.find(value.storage);
+  const auto named = named_at_first_.find(path);
+  if (home == bad_at_first_.end() && named == named_at_first_.end()) return false;
+  const AtFirst& first = home != bad_at_first_.end() ? home->second : named->second;
+  if (kind == TensorRole::kParameter || first.value == value.id) return true;
+  if (now.nan > first.nan || now.inf > first.inf) return false;
+  return now.nan + now.inf < first.nan + first.inf || is_moved(value);
+}
+
+// Whether no arithmetic made all of it: parts were written, or what was there is in other places.
+bool ValueGraph::is_moved(const Value& value) {
+  constexpr int kMostCopies = 4;
+  const Value* at = &value;
+  for (int copies = 0; at != nullptr && copies < kMostCopies; ++copies) {
+    if (at->producer == kNoSeq) return at->storage == value.storage;
+    const RecentOp* maker = ring_.find(at->producer);
+    if (maker == nullptr) return false;
+    const OpInfo& info = names_.op(maker->op);
+    if (info.has(kSelects)) return true;
+    if (info.bound != Bound::kCopy) return false;
+    at = nullptr;
+    for (std::uint32_t i = 0; i < maker->inputs && at == nullptr; ++i) {
+      const OpArg& arg = ring_.input(*maker, i);
+      if (arg.role != ArgRole::kOverwritten) at = values_.find(arg.value);
+    }
+  }
+  return false;
+}
+
 void ValueGraph::note_last_number(const OpInView& op) {
   const bool validation = op.record->phase == Phase::kValidation;
   if (op.record->phase == Phase::kOptimizer || op.record->phase == Phase::kUpdate) return;

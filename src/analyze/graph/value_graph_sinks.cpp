@@ -235,18 +235,6 @@ void ValueGraph::note_target(const OpInView& op) {
   }
 }
 
-// Whether something that lasts is as bad as it was before the first forward. A parameter is stepped; anything else that
-// is written was used.
-bool ValueGraph::is_as_at_first(const Value& value, TensorRole kind, std::uint32_t step) {
-  constexpr std::size_t kMost = 1u << 16;
-  const bool at_first =
-      value.made_in == Phase::kData && (step == 0 || (value.producer != kNoSeq && value.made_step == 0));
-  auto home = bad_at_first_.find(value.storage);
-  if (home == bad_at_first_.end() && at_first && bad_at_first_.size() < kMost)
-    home = bad_at_first_.emplace(value.storage, value.id).first;
-  return home != bad_at_first_.end() && (kind == TensorRole::kParameter || home->second == value.id);
-}
-
 void ValueGraph::hit_sink(const Value& value, TensorRole kind, StringId path, std::uint32_t step) {
   const LabelSets::Set& set = labels_.get(value.labels);
   auto blameless = [&](const Birth& birth) { return birth.deliberate == Deliberate::kYes; };
@@ -254,7 +242,7 @@ void ValueGraph::hit_sink(const Value& value, TensorRole kind, StringId path, st
     const Birth* birth = find_birth(id);
     return birth != nullptr && !blameless(*birth);
   });
-  const bool as_at_first = lasts(kind) && is_as_at_first(value, kind, step);
+  const bool as_at_first = lasts(kind) && is_as_at_first(value, kind, path, step);
   for (BirthId id : set.births) {
     Birth* birth = find_birth(id);
     if (birth == nullptr || (others && blameless(*birth))) continue;
@@ -268,7 +256,9 @@ void ValueGraph::hit_sink(const Value& value, TensorRole kind, StringId path, st
     if (birth->kind == BirthKind::kState && !birth->was_clean && !birth->harmful && stays) continue;
     const bool written = birth->kind == BirthKind::kOp || birth->kind == BirthKind::kGiven;
     const bool before_forward = written && birth->at.step == 0 && birth->at.phase == Phase::kData;
-    if (before_forward && !birth->harmful && as_at_first) continue;
+    const bool unmade =
+        birth->kind == BirthKind::kBatch || birth->kind == BirthKind::kUnwatched;  // as of what it was before
+    if ((before_forward || (unmade && kind == TensorRole::kBuffer)) && !birth->harmful && as_at_first) continue;
     Birth& itself = *birth;
     if (birth->lead != 0) birth = find_birth(birth->lead);
     if (!birth->harmful && !becomes_origin(*birth, step)) {

@@ -461,3 +461,69 @@ def test_a_rate_is_no_number_that_was_printed_before_but_the_one_that_was_read_f
     own = what == "the program's own"
     found = run_twins(UNMADE_HEAD, bad, mended, RATES, tmp_path, sites=not own)
     assert found["class"] == kind and (found["phase"] == "optimizer") == own, found
+
+
+class Recorded(Net):
+    """Keeps losses, of which most were not written yet."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("history", torch.full((12,), math.nan))
+
+
+def by_place(net, i, loss):
+    net.history[i] = loss
+
+
+def by_mask(net, i, loss):
+    net.history[torch.arange(12) == (i if i > 1 else 99)] = loss  # at first there is none
+
+
+def as_queue(net, i, loss):
+    net.history = torch.cat([net.history[1:], loss[None]])
+
+
+def moved_on(net, i, loss):
+    net.history.copy_(net.history.roll(1))
+    net.history[0] = loss
+
+
+def averaged(net, i, loss):
+    net.history.mul_(0.9).add_(loss, alpha=0.1)
+
+
+def computed(net, i, loss):
+    net.history[i] = loss / (loss - loss) * 0 if i == 3 else loss
+
+
+def recorded(write, reads=False):
+    def build():
+        torch.manual_seed(0)
+        net = Recorded()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+
+        def step(i):
+            opt.zero_grad()
+            loss = F.cross_entropy(net(torch.randn(8, 6)), torch.arange(8) % 3)
+            (loss + net.history.mean() if reads else loss).backward()
+            opt.step()
+            with torch.no_grad():
+                write(net, i, loss.detach())
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("write", [by_place, by_mask, as_queue, moved_on])
+def test_a_buffer_of_nan_that_is_filled_while_training_was_not_written_yet(write, level, tmp_path):
+    assert_silent(recorded(write), tmp_path, level, 10)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("write, reads, op", [(by_place, True, "aten::full"), (averaged, False, "aten::full"),
+                                              (computed, False, "aten::div")])
+def test_a_buffer_of_nan_that_is_read_or_computed_with_is_a_fault(write, reads, op, level, tmp_path):
+    said = told(recorded(write, reads), tmp_path, level, 10)
+    assert said.status == "fault" and said.first["op"] == op, said.show()
