@@ -7,8 +7,9 @@
 #include <map>
 
 #include "nanhunt/analyzer.h"
-#include "src/analyze/ranks/comm_join.h"
+#include "src/analyze/findings/before_training.h"
 #include "src/analyze/findings/merge.h"
+#include "src/analyze/ranks/comm_join.h"
 #include "src/analyze/ranks/rank_pass.h"
 
 namespace nanhunt {
@@ -84,6 +85,7 @@ Result<Analysis> analyze_run(const std::string& path, const AnalyzeOptions& opti
     judge(one, alone);
     for (Finding& f : ranks.back().findings) f.attempt = one.attempt->info.attempt;
   }
+  analyze::excuse_before_training(ranks, heard);
   // What a rank did that cannot be read is not known: no origin is certain to be all of it.
   const bool all_there = world <= heard && unreadable.empty() && silent.empty();
   if (!all_there && std::max<std::size_t>(world, newest.size()) > 1) analyze::doubt(ranks);

@@ -24,6 +24,7 @@ class Run : public testing::Test {
     info.rank = rank;
     info.world_size = world_;
     info.framework = framework;
+    info.run = run_;
     auto writer = TraceWriter::create(dir_.path(), info);
     EXPECT_TRUE(writer.is_ok()) << writer.status().message();
     for (const RecordBatch& batch : trace.batches(16)) EXPECT_TRUE((*writer)->write(batch).is_ok());
@@ -33,6 +34,7 @@ class Run : public testing::Test {
 
   TempDir dir_;
   std::uint32_t world_ = 1;  // ranks, as run.json says
+  std::string run_;          // that its attempts are of; "": each of its own
 };
 
 TraceBuilder run_with(std::uint32_t bad_step) {
@@ -72,6 +74,48 @@ TEST_F(Run, takes_the_newest_attempt) {
   ASSERT_TRUE(a.is_ok());
   EXPECT_EQ(table(*a), "clean\n");
   EXPECT_EQ(a->ranks[0].attempt, 1u);
+}
+
+// Two forwards of a process that trains afterwards. The first is given NaN, or its model makes an infinity.
+TraceBuilder forwards(bool bad_data) {
+  TraceBuilder t;
+  t.note("forwards before the training began, which are an attempt of their own", 1);
+  for (int step = 0; step < 2; ++step) {
+    const Handle x = t.value(bad_data && step == 0 ? finite().nan(1) : finite().range(0, 100));
+    t.in("", Phase::kData);
+    t.mark(TensorRole::kBatch, "input 0", x);
+    const Numbers bad = bad_data ? finite().nan(1) : finite(1).inf(1);
+    t.mark(TensorRole::kOutput, "", t.in("fc1").op("exp", {{"self", x}}, step == 0 ? bad : finite(1)));
+    t.give_up(step == 0 ? StepEnding::kForward : StepEnding::kEnd);
+  }
+  return t;
+}
+
+TEST_F(Run, of_which_data_were_bad_before_a_sound_training_is_clean_and_says_so) {
+  run_ = "one";
+  write(forwards(true));
+  write(run_with(99));
+  const Result<Analysis> a = analyze_run(dir_.path());
+  ASSERT_TRUE(a.is_ok());
+  EXPECT_EQ(a->verdict.status, VerdictStatus::kClean) << table(*a);
+  ASSERT_EQ(a->findings.size(), 1u);
+  EXPECT_EQ(a->findings[0].cls, FindingClass::kBadInput);
+  EXPECT_EQ(a->findings[0].severity, Severity::kInfo);
+  EXPECT_THAT(a->findings[0].evidence, testing::Contains(testing::HasSubstr("before the training began")));
+}
+
+TEST_F(Run, is_faulty_where_its_model_was_bad_before_the_training_or_the_training_is) {
+  run_ = "one";
+  write(forwards(false));
+  write(run_with(99));
+  const Result<Analysis> of_model = analyze_run(dir_.path());
+  ASSERT_TRUE(of_model.is_ok());
+  EXPECT_EQ(of_model->verdict.status, VerdictStatus::kFault) << table(*of_model);
+  write(forwards(true));
+  write(run_with(3));
+  const Result<Analysis> of_both = analyze_run(dir_.path());
+  ASSERT_TRUE(of_both.is_ok());
+  EXPECT_EQ(of_both->verdict.status, VerdictStatus::kFault) << table(*of_both);
 }
 
 TEST_F(Run, puts_ranks_together_with_the_earliest_fault_first) {

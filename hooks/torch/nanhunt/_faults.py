@@ -88,6 +88,7 @@ class Faults:
         self._asks_always = session.options.level == "ops"
         self.is_open = self._asks_always  # `after_step` is to be called of the next step, be it healthy
         self._first_seq = 0  # of the step that runs
+        self._waits = False  # data of forwards were bad, which may be sorted out before a training
 
     def _print(self, line: str) -> None:
         if not self.session.options.quiet and sys.stderr is not None:
@@ -136,7 +137,15 @@ class Faults:
         if found and options.stop_on_fault and not ends:
             self._stop(found[0].step)
 
+    def end(self) -> None:
+        """Of the run: what waited for a training is told where none came."""
+        if self._waits and self.session.recorder is not None and not self.session.hurries:
+            self._waits = False
+            for finding in self._new_faults():
+                self._report(finding)
+
     def begin_attempt(self) -> None:
+        self._waits = False
         self.suspected = self._given_up = False
         self.is_open = self._asks_always
         self._bad_steps = self._first_seq = 0
@@ -155,7 +164,11 @@ class Faults:
         if report["verdict"]["status"] != "fault":
             return []
         new = []
+        may_train = session.state.course in lib.INFERS and not session.is_closing and not session.options.stop_on_fault
         for row in report["findings"]:
+            if may_train and row["severity"] == "fault" and (row["class"] == "bad_input" or row["phase"] == "data"):
+                self._waits = True
+                continue
             key = (row["class"], row["op"], row["module"], row["call_site"])
             if row["severity"] == "fault" and key not in self._known and len(self._known) < _LINES:
                 self._known.add(key)

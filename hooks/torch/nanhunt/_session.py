@@ -66,7 +66,7 @@ class Session(Notifier):
         self.kernels: Kernels | None = None  # where they are asked for, once there is a recorder
         self.pid = os.getpid()
         self._place = 0, 1           # rank and world size, when the recorder was opened
-        self._closing = False
+        self.is_closing = False
         self.hurries = False         # the process is about to end: nothing may be waited for
         self.at_end: list[Callable[[], None]] = []  # of who put it on: hooks come off, nobody finds it any more
         self.forks = False           # for itself: the child goes on as this process would
@@ -494,12 +494,12 @@ class Session(Notifier):
     # The end.
     def close(self) -> None:
         """Ends the trace. Whatever happens later is not watched. Safe to call twice, and in a forked child."""
-        if self.dead or self._closing:
+        if self.dead or self.is_closing:
             return
         if os.getpid() != self.pid:
             self.end_watching()
             return
-        self._closing = True  # what fails from here on does not come back
+        self.is_closing = True  # what fails from here on does not come back
         interrupted: BaseException | None = None
         try:
             interrupted = self.end_attempt()
@@ -539,6 +539,8 @@ class Session(Notifier):
             self.end_step()
         else:
             self.unfinished(lib.ENDED)
+        if self.is_closing:
+            self.faults.end()
 
     def _wait_for_pending(self) -> None:
         with self.own_launches():

@@ -527,3 +527,62 @@ def test_a_buffer_of_nan_that_is_filled_while_training_was_not_written_yet(write
 def test_a_buffer_of_nan_that_is_read_or_computed_with_is_a_fault(write, reads, op, level, tmp_path):
     said = told(recorded(write, reads), tmp_path, level, 10)
     assert said.status == "fault" and said.first["op"] == op, said.show()
+
+
+def run_script(text, tmp_path, *options):
+    """How it ends, and its report; None: there is none."""
+    script, run = tmp_path / "train.py", tmp_path / "run"
+    script.write_text(text)
+    done = subprocess.run([cli(), "run", *options, "--out", run, "--", *ready_python.command(), script],
+                          capture_output=True, text=True, timeout=1800, env=with_package())
+    return done, json.loads((run / "report.json").read_text()) if run.exists() else None
+
+
+FROZEN = """
+import numpy, torch
+torch.manual_seed(0)
+data = torch.randn(24, 6)
+WRITES
+encoder = torch.nn.Linear(6, 4)
+with torch.no_grad():
+    x = torch.cat([encoder(rows) for rows in data.split(SPLIT)])
+SORTS
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(4):
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+"""
+WRITES = {"written": "data[3, 2] = float('nan')", "loaded": """
+rows = data.numpy().copy()
+rows[3, 2] = numpy.nan
+data = torch.from_numpy(rows)
+"""}
+SORTS = {"dropped": "x = x[~x.isnan().any(1)]", "imputed": "x = x.nan_to_num()",
+         "ranked": "x = x[x[:, 0].masked_fill(x[:, 0].isnan(), -float('inf')).topk(8).indices]", "kept": ""}
+
+
+@pytest.mark.parametrize("split", [24, 8])
+@pytest.mark.parametrize("written", WRITES)
+@pytest.mark.parametrize("sorted_out", SORTS)
+def test_rows_that_are_sorted_out_between_a_frozen_model_and_a_training_are_no_fault(
+        sorted_out, written, split, library, tmp_path):
+    text = FROZEN.replace("WRITES", WRITES[written]).replace("SORTS", SORTS[sorted_out]).replace("SPLIT", str(split))
+    done, report = run_script(text, tmp_path)
+    loud = [line for line in done.stderr.split("\n") if line.startswith(("nanhunt: forward", "nanhunt: step"))]
+    if sorted_out == "kept":
+        assert report["verdict"]["status"] == "fault" and loud, done.stderr
+        return
+    assert report["verdict"]["status"] == "clean" and not loud, done.stderr
+    assert [(f["severity"], f["step"]) for f in report["findings"]] == [("info", 0)], report["findings"]
+    assert "none of it came to the training" in str(report["findings"][0]["evidence"])
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_data_of_a_program_that_trains_nothing_are_told_when_it_ends_or_at_once_where_it_is_to_stop(
+        stops, library, tmp_path):
+    text = FROZEN.replace("WRITES", WRITES["loaded"]).partition("SORTS")[0].replace("SPLIT", "8") + "print('the end')"
+    done, report = run_script(text, tmp_path, *["--stop-on-fault"] * stops)
+    assert report["verdict"]["status"] == "fault" and "nanhunt: forward 0: The batch" in done.stderr, done.stderr
+    assert ("the end" in done.stdout) != stops

@@ -22,6 +22,8 @@ from nanhunt._steps.validation import has_nan
 if TYPE_CHECKING:
     from nanhunt._session import Session
 
+BEFORE_TRAINING = "forwards before the training began, which are an attempt of their own"  # the analyzer knows it
+
 
 class Inference:
     """Of one session, whose `state.course` it writes."""
@@ -80,6 +82,7 @@ class Inference:
                 if self._left_bad():
                     self._go_on()
                 else:
+                    session.note(BEFORE_TRAINING)
                     session.begin_again()
             except Exception as error:
                 session.failed(error, "the beginning of training")
