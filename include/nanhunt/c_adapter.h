@@ -316,6 +316,11 @@ NANHUNT_API nanhunt_status nanhunt_device_look_stats(nanhunt_recorder* recorder,
 typedef struct nanhunt_step_judge nanhunt_step_judge;
 NANHUNT_API nanhunt_step_judge* nanhunt_step_judge_new(uint32_t max_taken, uint32_t distance); /* 0: 10 and 100 */
 NANHUNT_API void nanhunt_step_judge_free(nanhunt_step_judge* judge);
+/* After nanhunt_recorder_flush_at_signals(): the recorder's steps are this judge's, which lives longer. Where no step
+ * has begun when a signal ends the process, the attempt is removed. `ends_between`: a signal is how the process ends
+ * once its work is done (a worker of a pool): between two steps its trace has a regular end then. */
+NANHUNT_API nanhunt_status nanhunt_recorder_judge_at_signals(nanhunt_recorder* recorder,
+                                                             const nanhunt_step_judge* judge, int32_t ends_between);
 
 /* How far the step at hand has come; nanhunt_step_pass returns the furthest. */
 enum {

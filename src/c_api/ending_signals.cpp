@@ -12,9 +12,12 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <filesystem>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
+#include "src/hunt/step_judge.h"
 #include "src/record/recorder.h"
 
 namespace nanhunt::c_api {
@@ -26,6 +29,9 @@ constexpr int kWaitMs = 300;     // that the interrupted thread stands still for
 
 std::mutex g_mutex;
 record::NumberingRecorder* g_recorder = nullptr;  // under the mutex, also while it is flushed
+std::filesystem::path g_attempt;                  // its folder, wherever the program goes
+const hunt::StepJudge* g_judge = nullptr;         // of its steps
+bool g_ends_between = false;
 std::atomic<pid_t> g_pid{0};                      // in which the thread below runs
 std::atomic<int> g_came{0};
 int g_wake = -1;
@@ -59,6 +65,23 @@ void came(int signal) {
   errno = saved;
 }
 
+// The attempt, and the folders of its rank and run where they are empty then.
+void remove_attempt(const std::filesystem::path& attempt) {
+  std::error_code ignored;
+  std::filesystem::remove_all(attempt, ignored);
+  for (const auto& above : {attempt.parent_path(), attempt.parent_path().parent_path()})
+    std::filesystem::remove(above, ignored);
+}
+
+void end(record::NumberingRecorder& recorder) {
+  if (g_judge != nullptr && g_judge->state() == hunt::StepState::kBegun) return remove_attempt(g_attempt);
+  if (g_judge != nullptr && g_ends_between && !g_judge->is_open()) {
+    (void)recorder.close();
+  } else {
+    (void)recorder.flush();
+  }
+}
+
 void flush_when_woken() noexcept {
   std::uint64_t count = 0;
   while (::read(g_wake, &count, sizeof count) != sizeof count) {
@@ -67,7 +90,7 @@ void flush_when_woken() noexcept {
   {
     const std::lock_guard lock(g_mutex);
     try {
-      if (g_recorder != nullptr) (void)g_recorder->flush();
+      if (g_recorder != nullptr) end(*g_recorder);
     } catch (...) {  // no memory: what was written before is there
     }
   }
@@ -105,6 +128,8 @@ bool flush_at_ending_signals(record::NumberingRecorder* recorder) noexcept {
     const std::lock_guard lock(g_mutex);
     if (!start()) return false;
     g_recorder = recorder;
+    g_judge = nullptr;
+    g_attempt = std::filesystem::absolute(recorder->attempt_dir());
     for (const int signal : kSignals) {
       struct sigaction now {}, ours {};
       if (::sigaction(signal, nullptr, &now) != 0 || (now.sa_flags & SA_SIGINFO) != 0 || now.sa_handler != SIG_DFL) continue;
@@ -119,6 +144,18 @@ bool flush_at_ending_signals(record::NumberingRecorder* recorder) noexcept {
   }
 }
 
+void judge_at_ending_signals(const record::NumberingRecorder* recorder, const hunt::StepJudge* judge,
+                             bool ends_between) noexcept {
+  if (recorder == nullptr || recorder->in_forked_child()) return;
+  try {
+    const std::lock_guard lock(g_mutex);
+    if (g_recorder != recorder) return;
+    g_judge = judge;
+    g_ends_between = ends_between;
+  } catch (...) {
+  }
+}
+
 void forget_ending_signals(const record::NumberingRecorder* recorder) noexcept {
   // In a forked child whoever held the mutex is not there.
   if (recorder == nullptr || recorder->in_forked_child()) return;
@@ -126,6 +163,7 @@ void forget_ending_signals(const record::NumberingRecorder* recorder) noexcept {
     const std::lock_guard lock(g_mutex);
     if (g_recorder != recorder) return;
     g_recorder = nullptr;
+    g_judge = nullptr;
     for (const int signal : kSignals) {
       struct sigaction now {}, plain {};
       if (::sigaction(signal, nullptr, &now) != 0 || (now.sa_flags & SA_SIGINFO) != 0 || now.sa_handler != came) continue;

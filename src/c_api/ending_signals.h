@@ -6,6 +6,9 @@
 namespace nanhunt::record {
 class NumberingRecorder;
 }
+namespace nanhunt::hunt {
+class StepJudge;
+}
 
 namespace nanhunt::c_api {
 
@@ -13,7 +16,13 @@ namespace nanhunt::c_api {
 // stays. The process ends by the same signal, within two seconds. False: there was no room for it.
 bool flush_at_ending_signals(record::NumberingRecorder* recorder) noexcept;
 
-// Before the recorder is closed. The signals do what they did before.
+// The steps of that recorder. Where no step has begun when such a signal comes, nobody needs what is recorded: the
+// attempt goes. `ends_between`: who made the process ends it by a signal once its work is done, as a pool does, so that
+// between steps its trace ends as any other.
+void judge_at_ending_signals(const record::NumberingRecorder* recorder, const hunt::StepJudge* judge,
+                             bool ends_between) noexcept;
+
+// Before the recorder is freed. The signals do what they did before.
 void forget_ending_signals(const record::NumberingRecorder* recorder) noexcept;
 
 }  // namespace nanhunt::c_api

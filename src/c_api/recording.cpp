@@ -145,7 +145,6 @@ nanhunt_status nanhunt_recorder_close(nanhunt_recorder* recorder) {
   return guarded([&]() -> nanhunt_status {
     if (recorder == nullptr) return NANHUNT_OK;
     const std::unique_ptr<nanhunt_recorder> owned(recorder);
-    nanhunt::c_api::forget_ending_signals(owned->recorder.get());
     owned->digests.stop(*owned->recorder);
     nanhunt::c_api::remove_open_run(owned->recorder->attempt_dir());
     {
@@ -154,6 +153,8 @@ nanhunt_status nanhunt_recorder_close(nanhunt_recorder* recorder) {
     }
     nanhunt::c_api::end_kernels(*owned);
     const nanhunt::Status closed = owned->recorder->close();
+    nanhunt::c_api::forget_ending_signals(
+        owned->recorder.get());  // one that comes meanwhile waits for the end of the trace
     owned->digests.write_last(*owned->recorder);
     return nanhunt::c_api::result_of(closed);
   });

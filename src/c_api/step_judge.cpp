@@ -8,6 +8,7 @@
 
 #include "nanhunt/c_adapter.h"
 #include "src/c_api/convert.h"
+#include "src/c_api/ending_signals.h"
 #include "src/c_api/error.h"
 #include "src/c_api/handle.h"
 
@@ -58,6 +59,14 @@ nanhunt_step_judge* nanhunt_step_judge_new(uint32_t max_taken, uint32_t distance
 }
 
 void nanhunt_step_judge_free(nanhunt_step_judge* judge) { delete judge; }
+
+nanhunt_status nanhunt_recorder_judge_at_signals(nanhunt_recorder* recorder, const nanhunt_step_judge* judge,
+                                                 int32_t ends_between) {
+  return recording(recorder, [&](nanhunt_recorder& to) {
+    if (judge == nullptr) throw Misuse("expected a judge of steps, got NULL: make one first");
+    judge_at_ending_signals(to.recorder.get(), &judge->judge, ends_between != 0);
+  });
+}
 
 int32_t nanhunt_step_is_open(nanhunt_step_judge* judge) {
   return answered(judge, [](StepJudge& of) { return of.is_open(); });

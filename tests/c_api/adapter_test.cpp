@@ -63,6 +63,7 @@ TEST_F(CAdapter, the_last_count_of_a_note_is_in_the_report) {
   EXPECT_EQ(nanhunt_record_note(recorder_, 4, "", 12), NANHUNT_USAGE);
   EXPECT_EQ(nanhunt_record_note(recorder_, 4, nullptr, 12), NANHUNT_USAGE);
   EXPECT_EQ(nanhunt_record_note(nullptr, 4, "x", 12), NANHUNT_USAGE);
+  EXPECT_EQ(nanhunt_recorder_judge_at_signals(recorder_, nullptr, 0), NANHUNT_USAGE);
   EXPECT_THAT(close_and_read().notes, SizeIs(3));
   char* text = nullptr;
   ASSERT_EQ(nanhunt_report(folder_.c_str(), NANHUNT_JSON, &text, nullptr), NANHUNT_OK);
@@ -276,6 +277,7 @@ TEST(CStepJudge, takes_the_first_of_a_streak_and_refuses_what_means_nothing) {
   EXPECT_EQ(nanhunt_step_end(judge, -1, 0), -1);
   EXPECT_EQ(nanhunt_step_record(judge, nullptr, 1, 1, 1, 0, 0), -1);
   EXPECT_EQ(nanhunt_step_judge_bad(nullptr, 0, 0), -1);
+  EXPECT_EQ(nanhunt_recorder_judge_at_signals(nullptr, judge, 0), NANHUNT_USAGE);
   nanhunt_step_judge_free(judge);
   nanhunt_step_judge_free(nullptr);
 }

@@ -33,9 +33,15 @@ def attach(options: Options, by_command: bool = False) -> Session:
         options.begin_upload()
     session = _begin(options)
     session.by_command = by_command
-    if not by_command or multiprocessing.parent_process() is None:
+    if not by_command or not _is_made():
         await_first_op(session)
     return session
+
+
+def _is_made() -> bool:
+    """Whether Python's multiprocessing made this process, be it that it is still being given what it needs."""
+    return multiprocessing.parent_process() is not None or (
+        getattr(multiprocessing.current_process(), "_inheriting", False))
 
 
 def _begin(options: Options) -> Session:

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 PACKAGE = Path(__file__).absolute().parent  # not resolved: a build tree links to the sources
-API_VERSION = 12
+API_VERSION = 13
 
 OK, USAGE, NOT_FOUND = 0, 1, 2
 F16, BF16, F32, F64, E4M3FN, E5M2, I64, I32, U8, BOOL = range(10)
@@ -153,6 +153,7 @@ _PROTOTYPES = {
     "nanhunt_recorder_counters": (_i32, [_ptr, _ptr]),
     "nanhunt_recorder_flush": (_i32, [_ptr]),
     "nanhunt_recorder_flush_at_signals": (_i32, [_ptr]),
+    "nanhunt_recorder_judge_at_signals": (_i32, [_ptr, _ptr, _i32]),
     "nanhunt_recorder_close": (_i32, [_ptr]),
     "nanhunt_check": (_i32, [_text, _ptr]),
     "nanhunt_report": (_i32, [_text, _i32, _ptr, _ptr]),

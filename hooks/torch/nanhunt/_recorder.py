@@ -294,6 +294,11 @@ class Recorder:
         """Also when a signal ends the process for which it has no handler."""
         self._did(self.slow.nanhunt_recorder_flush_at_signals(self.handle))
 
+    def judge_at_signals(self, judge: object, ends_between: bool) -> None:
+        """Before a step of this judge has begun such a signal leaves nothing. `ends_between`: one that comes between
+        steps is how this process ends."""
+        self._did(self.slow.nanhunt_recorder_judge_at_signals(self.handle, judge, int(ends_between)))
+
     def close(self, unused_in: str = "") -> None:
         """`unused_in`: the run folder of an attempt that nobody needs. Folders above it go where they are empty."""
         if self.handle:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import math
+import multiprocessing
 import os
 import sys
 import threading
@@ -70,6 +71,7 @@ class Session(Notifier):
         self.hurries = False         # the process is about to end: nothing may be waited for
         self.at_end: list[Callable[[], None]] = []  # of who put it on: hooks come off, nobody finds it any more
         self.forks = False           # for itself: the child goes on as this process would
+        self.is_suspect = False      # an exception ended it before the first forward, with something bad in hand
         self.dead = False            # nothing is watched any more: closed, too many errors, or a fork's child
         self.threads = Threads(self)
         self.notes: dict[str, int] = {}
@@ -179,6 +181,7 @@ class Session(Notifier):
             return
         self.pid = os.getpid()
         self.recorder.flush_at_signals()
+        self.recorder.judge_at_signals(self.judge.handle, bool(multiprocessing.current_process().daemon))
         for lack in missing:
             self.note(lack)
         if self.options.kernels:
@@ -501,11 +504,13 @@ class Session(Notifier):
             return
         self.is_closing = True  # what fails from here on does not come back
         interrupted: BaseException | None = None
+        is_kept = True
         try:
             interrupted = self.end_attempt()
+            is_kept = self.has_begun() and (not self.is_suspect or self.inference.is_kept())
         finally:
             self.end_watching()
-            self.close_recorder(self.has_begun())
+            self.close_recorder(is_kept)
             atexit.unregister(self.close)
             self._let_go()
         if interrupted is not None:

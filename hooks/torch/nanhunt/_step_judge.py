@@ -51,6 +51,7 @@ class StepJudge:
     def __init__(self, max_taken: int, distance: int) -> None:
         fast = lib.load_library().fast
         of = fast.nanhunt_step_judge_new(max_taken, distance)
+        self.handle = of
         weakref.finalize(self, fast.nanhunt_step_judge_free, of).atexit = False
         for name in self._NAMES:
             setattr(self, "enter" if name == "pass" else name, partial(getattr(fast, f"nanhunt_step_{name}"), of))

@@ -586,3 +586,28 @@ def test_data_of_a_program_that_trains_nothing_are_told_when_it_ends_or_at_once_
     done, report = run_script(text, tmp_path, *["--stop-on-fault"] * stops)
     assert report["verdict"]["status"] == "fault" and "nanhunt: forward 0: The batch" in done.stderr, done.stderr
     assert ("the end" in done.stdout) != stops
+
+
+PREPARE_AND_END = """
+import os, signal, time, torch
+x = torch.zeros(3)
+mean = x / x
+weight = mean.nan_to_num()
+rates = 1 / x
+END
+"""
+ENDS = {"Ctrl-C": ("os.kill(os.getpid(), signal.SIGINT); time.sleep(60)", False),
+        "of a matrix": ("torch.linalg.cholesky(-torch.eye(3))", False),
+        "SIGTERM": ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)", False),
+        "of a check": ("assert not mean.isnan().any()", True)}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_program_that_ends_while_it_prepares_leaves_a_run_only_where_a_bad_number_ended_it(how, library, tmp_path):
+    end, is_fault = ENDS[how]
+    done, report = run_script(PREPARE_AND_END.replace("END", end), tmp_path)
+    assert done.returncode != 0
+    assert (report is not None) == is_fault, done.stderr
+    if is_fault:
+        assert report["verdict"]["status"] == "fault", report["verdict"]
+        assert report["findings"][0]["op"] == "aten::div", report["findings"]

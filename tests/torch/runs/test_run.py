@@ -167,3 +167,41 @@ def test_a_program_that_computes_and_does_not_train_is_told_so(run, tmp_path, wh
     assert done.stdout == printed
     assert "torch was imported, but no model was called" in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+POOL = """
+import multiprocessing
+import torch
+import training
+
+def half(n):
+    return (torch.tensor(float(n)) / 2).item()
+
+def train(bad):
+    training.main(bad=bad)
+
+if __name__ == "__main__":
+    with multiprocessing.get_context({method!r}).Pool(2) as pool:
+        print(pool.map({work}, {given}, 1))
+    {last}
+"""
+
+
+@pytest.mark.parametrize("last", ["pass", "training.main(bad=False)"])
+def test_workers_that_a_pool_ends_and_that_only_compute_leave_nothing(run, tmp_path, last):
+    (tmp_path / "main.py").write_text(POOL.format(method="spawn", work="half", given=[1, 2], last=last))
+    done = run("main.py")
+    assert "[0.5, 1.0]" in done.stdout
+    assert ranks(tmp_path) == (["rank-00000"] if "training" in last else []), done.stderr
+    if "training" in last:
+        verdict = json.loads((tmp_path / "run" / "report.json").read_text())["verdict"]
+        assert verdict["status"] == "clean" and "has not ended" not in verdict["headline"], verdict
+
+
+@pytest.mark.parametrize("bad", [False, True])
+def test_the_end_of_a_pool_is_how_workers_that_trained_end(run, tmp_path, bad):
+    (tmp_path / "main.py").write_text(POOL.format(method="fork", work="train", given=[False, bad], last="pass"))
+    run("main.py")
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert report["verdict"]["status"] == ("fault" if bad else "clean"), report["verdict"]
+    assert bad or "has not ended" not in report["verdict"]["headline"], report["verdict"]

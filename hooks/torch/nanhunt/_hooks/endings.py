@@ -61,7 +61,8 @@ def said(kind: type[BaseException], value: BaseException | None) -> str:
         return kind.__name__
 
 
-def _end_run(ending: int, message: Callable[[], str]) -> None:
+def _end_run(ending: int, message: Callable[[], str], stops: bool = False) -> None:
+    """`stops`: by Ctrl-C, which no number has caused."""
     session = _session
     if session is None or session.dead or os.getpid() != session.pid or not session.hears():
         return
@@ -71,8 +72,9 @@ def _end_run(ending: int, message: Callable[[], str]) -> None:
             session.end_step(message=words if ending == lib.BY_EXCEPTION else "")
         elif ending == lib.BY_EXCEPTION and not session.judge.is_open() and session.recorder is not None:
             session.note(RAISED + words)
-            if session.state.step == 0 and session.recorder.origins() > 0:  # before the first forward
+            if session.state.step == 0 and session.recorder.origins() > 0 and not stops:  # before the first forward
                 session.judge.enter(SUSPECT)
+                session.is_suspect = True
         session.unfinished(ending, words)
     except Exception as error:
         session.failed(error, "the end of the run")
@@ -82,7 +84,7 @@ def _excepthook(kind: type[BaseException], value: BaseException, traceback: Any)
     global _interrupted
     hook = _hook or sys.__excepthook__  # telling may close the watch, and then ours is off
     _interrupted = kind is KeyboardInterrupt and sys._getframe().f_back is None  # Python itself calls
-    _end_run(lib.BY_EXCEPTION, lambda: said(kind, value))
+    _end_run(lib.BY_EXCEPTION, lambda: said(kind, value), stops=issubclass(kind, KeyboardInterrupt))
     _stay_interrupted()
     return hook(kind, value, traceback)
 
