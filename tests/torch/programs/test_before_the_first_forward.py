@@ -611,3 +611,19 @@ def test_a_program_that_ends_while_it_prepares_leaves_a_run_only_where_a_bad_num
     if is_fault:
         assert report["verdict"]["status"] == "fault", report["verdict"]
         assert report["findings"][0]["op"] == "aten::div", report["findings"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("root", ["x.sqrt()", "(x * 2).pow(2).sum().sqrt()", "x.pow(0.5)"])
+def test_the_pole_of_a_root_is_named_in_a_program_without_a_model_and_an_optimizer(root, level, library, tmp_path):
+    for at, status in (("zeros", "fault"), ("ones", "clean")):
+        folder = tmp_path / at
+        folder.mkdir()
+        done, report = run_script(
+            f"import torch\nx = torch.{at}(4, requires_grad=True)\n{root}.sum().backward()\nprint(x.grad)\n", folder,
+            "--level", level)
+        assert report["verdict"]["status"] == status, done.stderr
+        if status == "fault":
+            found = report["findings"][0]
+            assert (found["class"], found["phase"]) == ("divide_by_zero", "backward"), found
+            assert found["call_site"] == "train.py:3", found

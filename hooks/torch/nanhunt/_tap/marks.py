@@ -139,6 +139,9 @@ class Marks(Listener):
             for name, p in root.named_parameters() if root is not None else ():
                 if p.grad is not None:
                     marks[id(p)] = (lib.MARK_GRADIENT, self.session.parameter_names.get(id(p), name), p.grad)
+        for p in self.session.alive_leaves():
+            if p.grad is not None:
+                marks[id(p)] = (lib.MARK_GRADIENT, self.session.parameter_names.get(id(p), ""), p.grad)
         self._mark_all(list(marks.values()))
 
     def mark_updated(self, tap: Tap, optimizer: torch.optim.Optimizer) -> None:
