@@ -4,6 +4,8 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/functorch/BatchedTensorImpl.h>
+#include <ATen/functorch/TensorWrapper.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -45,6 +47,13 @@ struct Quad {
   bool wide = false;  // fp64
 };
 
+// The tensor that transforms (torch.func.grad, vmap) stand around, which has the numbers.
+inline const at::Tensor& unwrapped(const at::Tensor& t) {
+  if (const auto* of_grad = at::functorch::maybeGetTensorWrapper(t)) return unwrapped(of_grad->value());
+  if (const auto* of_vmap = at::functorch::maybeGetBatchedImpl(t)) return unwrapped(of_vmap->value());
+  return t;
+}
+
 class Describer {
  public:
   Describer(const Recording& to, Notes& notes) : to_(to), notes_(notes) {}
@@ -55,6 +64,7 @@ class Describer {
   std::optional<Quad> describe(const at::Tensor& t, bool with_data) {
     if (!t.defined()) return std::nullopt;
     if (t.layout() != c10::kStrided || !t.has_storage() || t.is_nested() || t.key_set().has(c10::DispatchKey::Python)) {
+      if (const at::Tensor& inner = unwrapped(t); !inner.is_same(t)) return describe(inner, with_data);
       ++notes_[kind_of(t) + " tensors"];
       return std::nullopt;
     }

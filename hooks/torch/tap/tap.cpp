@@ -148,7 +148,8 @@ void heard(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* 
 }
 
 // A mark's row goes to the end of `words`.
-void mark(Tap& tap, const at::Tensor& t, std::int64_t kind, std::int64_t text, Words& words) {
+void mark(Tap& tap, const at::Tensor& given, std::int64_t kind, std::int64_t text, Words& words) {
+  const at::Tensor& t = unwrapped(given);
   tap.collectives.report_before_reading(t);
   const auto quad = tap.rows.describer.describe(t, true);
   if (!quad) return;

@@ -92,6 +92,23 @@ def functional_steps(bad):
         now = {name: p - 0.1 * gradients[name] for name, p in now.items()}
 
 
+def functional_steps_without_an_optimizer(bad, transform=lambda of: of):
+    """Of a model that the program calls by its parameters alone."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    now = {name: p.detach() for name, p in model.named_parameters()}
+
+    def loss(parameters, x):
+        return torch.func.functional_call(model, parameters, (x,)).pow(2).mean()
+
+    for i in range(4):
+        gradients = transform(torch.func.grad(loss))(now, batch(bad and i == 3))
+        now = {name: p - 0.1 * gradients[name].view(-1, *p.shape).mean(0) for name, p in now.items()}
+
+
+def functional_steps_by_sample(bad):
+    functional_steps_without_an_optimizer(bad, lambda of: torch.vmap(of, (None, 0)))
+
+
 def functional_gradients_for_an_optimizer(bad):
     model, optimizer = made()
     for i in range(3):
@@ -211,7 +228,8 @@ def updates_of_gradients_that_are_given(bad):
             w -= 0.1 * gradient
 
 
-KINDS = [tensors_without_modules, updates_of_functional_gradients, updates_of_gradients_that_are_given,
+KINDS = [functional_steps_without_an_optimizer, functional_steps_by_sample, tensors_without_modules,
+         updates_of_functional_gradients, updates_of_gradients_that_are_given,
          tensors_without_modules_that_numpy_ruins_at_the_end,
          weights_without_an_optimizer_that_numpy_ruins_at_the_end,
          parameters_that_are_nan, gradients_by_hand, gradients_of_numpy, functional_steps,

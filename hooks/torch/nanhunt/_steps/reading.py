@@ -15,6 +15,7 @@ from nanhunt import _library as lib
 from nanhunt._device import is_away
 from nanhunt._device_reader import UNREAD as UNREAD_VALUES
 from nanhunt._device_reader import read_now
+from nanhunt._pytorch import unwrapped
 from nanhunt._step_mode import StepMode
 from nanhunt._tap.tap_build import TapMissing
 from nanhunt._tap.tap_library import load_tap
@@ -172,10 +173,12 @@ class Reader:
             return None
         if local.layout is not torch.strided:
             return local._values().detach() if local.layout is torch.sparse_coo else None
-        return torch.view_as_real(local.detach()) if local.is_complex() else local.detach()
+        local = local.detach()  # inside of a transform that stands around it again
+        return unwrapped(torch.view_as_real(local) if local.is_complex() else local)
 
     def bad_among(self, items: Sequence[tuple[int, str, _Tensor]]) -> list[tuple[int, str]]:
         """Kinds and paths of those that are not finite. Waits where they are on a device."""
+        items = [(kind, path, unwrapped(t)) for kind, path, t in items]
         away = [i for i, (_, _, t) in enumerate(items) if is_away(getattr(t, "_local_tensor", t))]
         if away:
             wrong = {int(r.name) for r in read_now(self.session, [(str(i), items[i][2]) for i in away]) if r.bad}
@@ -186,7 +189,7 @@ class Reader:
         hosts = []
         for kind, path, t in items:
             try:
-                host = t.detach() if t.is_cpu and type(t) in (_Tensor, torch.nn.Parameter) else self._in_memory(t)
+                host = t if t.is_cpu and type(t) in (_Tensor, torch.nn.Parameter) else self._in_memory(t)
                 if host is None:
                     raise TypeError("no numbers in memory")
                 hosts.append(host)

@@ -11,6 +11,7 @@ from nanhunt import _library as lib
 from nanhunt._device import is_away
 from nanhunt._device_reader import UNREAD
 from nanhunt._nested import tensors_in
+from nanhunt._pytorch import unwrapped
 from nanhunt._tap.tap_library import unheard
 
 if TYPE_CHECKING:
@@ -56,4 +57,4 @@ class Validation:
 
 def has_nan(t: torch.Tensor) -> bool:
     with unheard():
-        return bool(torch.isnan(t).any())
+        return bool(torch.isnan(unwrapped(t)).any())
