@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/functorch/BatchedTensorImpl.h>
 #include <ATen/functorch/TensorWrapper.h>
+#include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -28,6 +29,7 @@ struct Unheard {
       c10::DispatchKeySet(listening_key()) | c10::autograd_dispatch_keyset | c10::DispatchKeySet(c10::DispatchKey::ADInplaceOrView) |
       c10::DispatchKeySet(c10::DispatchKey::Python) | c10::DispatchKeySet(c10::DispatchKey::PythonTLSSnapshot) |
       c10::autocast_dispatch_keyset};
+  at::RecordFunctionGuard unrecorded{false};  // a profiler
 };
 
 // A borrowed tensor, from the address that Python calls `_cdata`.

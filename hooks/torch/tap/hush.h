@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a thread computes for us: not heard, and what it warns of is not the program's.
+// What a thread computes for us: not heard, in no profile, and what it warns of is not the program's.
 #pragma once
 
+#include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
@@ -20,13 +21,17 @@ class Silent : public c10::WarningHandler {
 inline bool hush_thread(bool hush) {
   static Silent silent;
   static thread_local c10::WarningHandler* warns = nullptr;  // while it is hushed
+  static thread_local bool records = true;
   const bool was = c10::impl::tls_is_dispatch_key_excluded(listening_key());
   c10::impl::tls_set_dispatch_key_excluded(listening_key(), hush);
   if (hush && !was) {
     warns = c10::WarningUtils::get_warning_handler();
     c10::WarningUtils::set_warning_handler(&silent);
+    records = at::isRecordFunctionEnabled();
+    at::enableRecordFunction(false);
   } else if (!hush && was && warns != nullptr) {
     c10::WarningUtils::set_warning_handler(std::exchange(warns, nullptr));
+    at::enableRecordFunction(records);
   }
   return was;
 }

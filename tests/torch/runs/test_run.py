@@ -205,3 +205,31 @@ def test_the_end_of_a_pool_is_how_workers_that_trained_end(run, tmp_path, bad):
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert report["verdict"]["status"] == ("fault" if bad else "clean"), report["verdict"]
     assert bad or "has not ended" not in report["verdict"]["headline"], report["verdict"]
+
+
+PROFILED = """
+import torch
+from torch.profiler import ProfilerActivity, profile
+x = torch.zeros(4, 3)
+with profile(activities=[ProfilerActivity.CPU]) as of:
+    scaled = x / x.std(0)
+    y = scaled.nan_to_num().mul_(2)
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss = (model(y + 1).square() / FLOOR).sum()
+        loss.backward()
+        optimizer.step()
+print(sorted((event.key, event.count) for event in of.key_averages()))
+"""
+
+
+@pytest.mark.parametrize("floor", ["1.0", "torch.zeros(2)"])
+def test_a_profile_of_the_program_s_holds_nothing_of_ours(run, tmp_path, floor):
+    (tmp_path / "main.py").write_text(PROFILED.replace("FLOOR", floor))
+    alone = subprocess.run([sys.executable, "main.py"], cwd=tmp_path, env=environment(), capture_output=True,
+                           text=True, timeout=1800, check=True)
+    assert run("main.py").stdout == alone.stdout
+    status = json.loads((tmp_path / "run" / "report.json").read_text())["verdict"]["status"]
+    assert status == ("clean" if floor == "1.0" else "fault")
