@@ -22,7 +22,9 @@ from nanhunt._steps.validation import has_nan
 if TYPE_CHECKING:
     from nanhunt._session import Session
 
-BEFORE_TRAINING = "forwards before the training began, which are an attempt of their own"  # the analyzer knows it
+# The analyzer knows these; of the second it is counted how many steps they are.
+BEFORE_TRAINING = "forwards before the training began, which are an attempt of their own"
+FIRST_STEPS = "forwards before the training began that are its first steps"
 
 
 class Inference:
@@ -96,8 +98,11 @@ class Inference:
     def _go_on(self) -> None:
         """Training goes on where the calls of models have come to: in one attempt, an origin among what they left, or
         in what came before them, is known."""
-        if self._session.judge.is_open():
-            self._session.end_step(ending=lib.BY_FORWARD)
+        session = self._session
+        if session.judge.is_open():
+            session.end_step(ending=lib.BY_FORWARD)
+        if session.state.step > 0:
+            session.note(FIRST_STEPS, session.state.step)
 
     def is_kept(self) -> bool:
         """Whether what was recorded, which is over, has a fault."""
