@@ -253,7 +253,8 @@ void AnalyzerImpl::on_step(const StepRecord& told) {
   const StepOutcome outcome = scaler_.on_step_end(counted);
   if (scaler_.is_own() && outcome.scaled && outcome.scale > 0) step.loss = record.loss /= outcome.scale;
   // Where bad gradients were given up they speak for the step.
-  const bool speaks = !gives_up && (!record.skipped || !graph_.step_is_bad());
+  const bool left = outcome.unfinished && graph_.only_backward_went_bad();
+  const bool speaks = !gives_up && !left && (!record.skipped || !graph_.step_is_bad());
   const bool stopped = record.ending == StepEnding::kException || record.ending == StepEnding::kExit;
   const bool forward = record.ending == StepEnding::kForward;
   if (finished || record.ending == StepEnding::kNextForward) graph_.note_trained();

@@ -92,6 +92,8 @@ class Drops:
         """No optimizer took them although the program has looked at them. Where no op is heard: although it looks, and
         has called as many modules as in other steps."""
         session = self._session
+        if session.has_scaler and not self._is_gone():  # that decides; who looks at what is still scaled writes it down
+            return False
         if session.state.looked or self._is_gone():
             return self._heard_bad()
         return session.mode is StepMode.UNHEARD and self._looks and bool(session.judge.facts() & USUAL)

@@ -416,10 +416,7 @@ void ValueGraph::finish_outputs(const OpInView& op) {
     // A scaler's own, that is: what a program does by hand it may do to look whether a step must be skipped.
     if (value->bad != 0 && op.record->phase == Phase::kUnscale && names_.text(op.record->op).find("unscale") != std::string::npos)
       unscaled_bad_.push_back(value->id);
-    if (op.record->phase == Phase::kOptimizer && value->has_role(TensorRole::kParameter) && value->name != 0) {
-      changed_while_bad_ = changed_while_bad_ || std::find(bad_gradients_.begin(), bad_gradients_.end(),
-                                                           value->name) != bad_gradients_.end();
-    }
+    if (op.record->phase == Phase::kOptimizer && value->has_role(TensorRole::kParameter)) note_update(op, *value);
     const auto in_place = [&] {
       return std::any_of(op.in.begin(), op.in.end(),
                          [&](const Value* in) { return in != nullptr && in->storage == value->storage; });

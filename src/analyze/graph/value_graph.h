@@ -39,6 +39,10 @@ struct OpInView {
   bool gives = true, gets = true;          // this rank, in that call
 };
 
+// Whether an op of an optimizer takes its step: a fused one is given what the scaler has found, and may hold itself
+// back.
+bool takes_step(const OpInView& op, const Names& names);
+
 struct GraphCounts {
   std::uint64_t ops = 0, values = 0, bad_ops = 0;
   std::uint64_t lost_ops = 0;          // gaps in sequence numbers
@@ -201,6 +205,7 @@ class ValueGraph {
   void note_dropped(const OpInView& op, const OpRef& at);
   void note_masked(const OpInView& op, const OpRef& at);
   void watch_swallowers(const OpInView& op);
+  void note_update(const OpInView& op, const Value& parameter);
   void follow_faded(const OpInView& op);
   BirthId faded_of(const OpInView& op) const;
   void settle_sent();

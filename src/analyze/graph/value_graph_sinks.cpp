@@ -392,7 +392,7 @@ void ValueGraph::judge_hits(const StepOutcome& outcome, bool bad_unseen) {
     birth->hit_in_step = false;
     ScaleTrial& trial = birth->trial;
     trial.scaled = trial.scaled && outcome.scaled;
-    trial.all_held_back = trial.all_held_back && outcome.held_back && !changed_while_bad_;
+    trial.all_held_back = trial.all_held_back && outcome.changed_nothing() && !changed_while_bad_;
     trial.largest = trial.ended == 0 ? outcome.scale : std::max(trial.largest, outcome.scale);
     trial.least = trial.ended == 0 ? outcome.scale : std::min(trial.least, outcome.scale);
     trial.last = outcome.scale;

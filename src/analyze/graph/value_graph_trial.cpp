@@ -14,6 +14,20 @@ constexpr std::size_t kMaxCopies = 1u << 14;
 
 }  // namespace
 
+bool takes_step(const OpInView& op, const Names& names) {
+  for (std::size_t i = 0; i < op.in.size(); ++i) {
+    if (op.in[i] == nullptr || !names.is(op.inputs[i].slot, "found_inf")) continue;
+    return op.in[i]->stats.counted() && op.in[i]->stats.zero > 0;
+  }
+  return true;
+}
+
+void ValueGraph::note_update(const OpInView& op, const Value& parameter) {
+  if (parameter.name == 0 || !takes_step(op, names_)) return;
+  const auto bad = std::find(bad_gradients_.begin(), bad_gradients_.end(), parameter.name);
+  changed_while_bad_ = changed_while_bad_ || bad != bad_gradients_.end();
+}
+
 bool ValueGraph::is_parameter_home(std::uint64_t storage) {
   const StorageInfo* info = values_.storage(storage);
   return info != nullptr && info->parameter;

@@ -292,6 +292,7 @@ StepOutcome ScalerWatch::on_step_end(const StepRecord& step) {
   // A scaler that tells nothing of itself skips steps. What the program gave up itself was scaled only if it scales.
   outcome.scaled = (step.skipped && step.ending == StepEnding::kOptimizer) || (seen_ && (!ours || scaled_ || skip_ || unscaled_));
   outcome.held_back = step.skipped || (ours && (skip_ || found_));
+  outcome.unfinished = step.ending == StepEnding::kEnd && ours && scaled_;
   outcome.scale = ours && scaled_ ? step_scale_ : !own_ && std::isfinite(step.scale) ? step.scale : scale_;
   if (ours && scaled_ && step_scale_ > 1 && !step.skipped && step.ending == StepEnding::kOptimizer) {
     if (stepped_past_.count++ == 0) stepped_past_.first_step = step.step;

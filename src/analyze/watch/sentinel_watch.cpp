@@ -69,7 +69,7 @@ bool SentinelWatch::on_step_end(const StepRecord& step, const StepOutcome& outco
   const bool clean_replay = replay != replays_.end() && (replay->second.result == ReplayResult::kClean ||
                                                          replay->second.result == ReplayResult::kDiffers);
   if (open_ && is_another(riddles_.back(), clean_replay ? &replay->second : nullptr)) open_ = false;
-  if (!open_ && !clean_replay && graph.on_unreplayed(step.step, health.bad, outcome.held_back)) return false;
+  if (!open_ && !clean_replay && graph.on_unreplayed(step.step, health.bad, outcome.changed_nothing())) return false;
   if (!open_) {
     if (riddles_.size() >= kMaxRiddles) {
       ++riddles_left_out_;
@@ -90,7 +90,7 @@ bool SentinelWatch::on_step_end(const StepRecord& step, const StepOutcome& outco
   ++riddle.count;
   if (clean_replay) ++riddle.replayed;
   riddle.all_bad |= health.bad;
-  riddle.held_back = riddle.held_back && outcome.held_back;
+  riddle.held_back = riddle.held_back && outcome.changed_nothing();
   riddle.scaled = riddle.scaled && outcome.scaled;
   return true;
 }

@@ -87,3 +87,52 @@ def test_a_loss_that_is_read_after_a_step_that_the_scaler_skips_gives_no_gradien
     said = told(calibrating, tmp_path, level, steps=24)
     assert said.status == "calibrating" and not said.loud, said.show()
     assert said.run.report["coverage"]["steps"] == 12 and said.run.report["scaler"]["skipped"] > 2, said.show()
+
+
+OPTIMIZERS = {"in lists": {"foreach": True}, "one by one": {"foreach": False}, "fused": {"fused": True}}
+LOOKS = {
+    "none": lambda parameters, loss: None,
+    "the loss": lambda parameters, loss: loss.item(),
+    "the gradients' norm": lambda parameters, loss: torch.stack([p.grad.norm() for p in parameters]).norm().item(),
+}
+
+
+def calibrated(optimizer, look, batches=2, left_over=0, init=2.0**24):
+    """After each backward the program writes a number down; its last `left_over` batches never come to an update."""
+
+    def build():
+        torch.manual_seed(0)
+        net = Net()
+        opt = torch.optim.AdamW(net.parameters(), 1e-3, **OPTIMIZERS[optimizer])
+        scaler = torch.amp.GradScaler("cpu", init_scale=init)
+
+        def step(i):
+            x, y = torch.randn(8, 6), torch.randint(0, 3, (8,))
+            with torch.autocast("cpu", torch.float16):
+                out = net(x)
+            loss = F.cross_entropy(out.float(), y) / batches
+            scaler.scale(loss).backward()
+            LOOKS[look](list(net.parameters()), loss)
+            if i % batches == batches - 1:
+                scaler.step(opt)
+                scaler.update()
+                opt.zero_grad()
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_scale_is_found_whatever_optimizer_steps_and_whatever_is_written_down(optimizer, look, level, tmp_path):
+    said = told(calibrated(optimizer, look), tmp_path, level, steps=24)
+    assert said.status == "calibrating" and not said.loud, said.show()
+    assert said.run.report["coverage"]["steps"] == 12 and said.run.report["scaler"]["skipped"] > 2, said.show()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_batches_that_are_left_over_at_the_end_are_no_fault_while_the_scale_is_still_too_large(level, tmp_path):
+    said = told(calibrated("fused", "none", batches=3, init=2.0**40), tmp_path, level, steps=13)
+    assert said.status == "inconclusive" and not said.loud, said.show()

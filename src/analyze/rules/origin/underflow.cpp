@@ -48,7 +48,7 @@ const Value* StateUnderflow::gradient_of(const OpInView& op) const {
 }
 
 void StateUnderflow::on_op(const OpInView& op) {
-  if (op.record->phase != Phase::kOptimizer) return;
+  if (op.record->phase != Phase::kOptimizer || !takes_step(op, names_)) return;
   for (std::size_t i = 0; i < op.out.size(); ++i) {
     const Value* out = op.out[i];
     if (out == nullptr || !out->has_stats || (!op.info->has(kStoresState) && !out->has_role(TensorRole::kState)))
