@@ -307,3 +307,49 @@ def test_a_scale_that_anomaly_detection_stops_at_is_too_large_and_not_the_format
     assert first["advice"][0]["id"] == "init-scale" and "lowers its scale" in first["explanation"], first
     found = hunt(tmp_path / "found", level, script)
     assert found.verdict == "calibrating", found.told()
+
+
+def adversarial(init, bad=None):
+    """Two networks in turn under one scaler: what one's loss leaves in the other's gradients is cleared unused."""
+
+    def build():
+        made, judge = Net(), nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
+        makes = torch.optim.AdamW(made.parameters(), lr=1e-3)
+        judges = torch.optim.AdamW(judge.parameters(), lr=1e-3)
+        scaler = torch.amp.GradScaler("cpu", init_scale=init)
+
+        def step(i):
+            x, _ = data()
+            with torch.autocast("cpu", torch.float16):
+                fake = made(x)
+                loss = F.softplus(judge(fake.detach())).mean() + F.softplus(-judge(torch.randn(8, 3))).mean()
+            judges.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(judges)
+            with torch.autocast("cpu", torch.float16):
+                loss = F.softplus(-judge(fake)).mean()
+            if i == bad:
+                loss = loss + (-loss).log()
+            makes.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.unscale_(makes)
+            nn.utils.clip_grad_norm_(made.parameters(), 1.0)
+            scaler.step(makes)
+            scaler.update()
+
+        return step, made, makes
+
+    return build
+
+
+@pytest.mark.parametrize("level", [*LEVELS, "steps"])
+def test_gradients_that_another_networks_loss_left_bad_do_no_harm_once_they_are_cleared(level, tmp_path):
+    said = told(adversarial(init=2.0**20), tmp_path, level, steps=14)
+    assert said.status == "calibrating" and not said.loud, said.show()
+    assert said.run.report["scaler"]["skipped"] > 1, said.show()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_makes_one_network_of_two_bad_is_named(level, tmp_path):
+    said = told(adversarial(init=1.0, bad=5), tmp_path, level, steps=8)
+    assert said.status == "fault" and said.what[:2] == ("invalid", "aten::log") and said.first["step"] == 5, said.show()

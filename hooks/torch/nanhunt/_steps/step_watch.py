@@ -54,6 +54,7 @@ class StepWatch(Listener):
         self._gradient_norms: deque[float] = deque(maxlen=_WEIGHTS_EVERY)
         session.newest_gradients = self._newest_gradients  # type: ignore[method-assign]
         self._was_bad = False  # gradients, in the step before
+        self._older: dict[str, tuple[int, int]] = {}  # bad ones of before this step's backward, as they were
         session.saw_bad_number = self._saw_bad_number  # type: ignore[method-assign]
         # Of the step that runs.
         self.losses: list[tuple[str, _Tensor | None]] = []  # path, contents (shared)
@@ -123,6 +124,8 @@ class StepWatch(Listener):
             _, _, bad = self._reader.gradients(self.parameters())
             if self._was_bad and bad:
                 self.session.judge.note_kept(self.session.state.step)
+                self._older = {path: (id(p.grad), p.grad._version) for p, path in self.parameters()
+                               if path in bad and p.grad is not None}
             self._device_boundary.read_older(self._reader.away, self._scaler)
 
     # The boundary.
@@ -210,11 +213,20 @@ class StepWatch(Listener):
                 if not again and self.weights_are_due(step, grows):
                     paths, words, bad_weights = self._reader.gradients(parameters, weights=True)
                     self.keep_weights(step, paths, words, bad_weights)
+            if bad and self._older:
+                bad = self._of_this_step(bad, optimizer)
             if bad or self._was_bad:
                 self.note_gradients(step, facts, bad)
             if session.judge.bad(step) or bad_weights and not session.judge.facts() & TRAINED:
                 self.bad_steps.judge(self._snapshot())
         session.judge.boundary(step)
+
+    def _of_this_step(self, bad: list[str], optimizer: torch.optim.Optimizer | None) -> list[str]:
+        """Without those that an earlier step left, as long as nobody adds to them: another optimizer clears them."""
+        used = {path for _, path in self.session.parameters_of(optimizer)} if optimizer is not None else set()
+        now = {path: (id(p.grad), p.grad._version) for p, path in self.parameters()
+               if path in self._older and p.grad is not None}
+        return [path for path in bad if path in used or path not in now or now[path] != self._older[path]]
 
     def _snapshot(self) -> StepSnapshot:
         session = self.session
@@ -351,6 +363,7 @@ class StepWatch(Listener):
             session.judge.carry_over(step)
         else:
             self.losses, self._returned, self._scaled_losses, self._scaler = [], [], [], None
+            self._older = {}
             if self._device_boundary.passed or self._device_boundary.older is not None:
                 self._device_boundary.begin()
         if not session.pending.items:
