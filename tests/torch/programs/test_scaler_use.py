@@ -327,7 +327,7 @@ def adversarial(init, bad=None):
             scaler.scale(loss).backward()
             scaler.step(judges)
             with torch.autocast("cpu", torch.float16):
-                loss = F.softplus(-judge(fake)).mean()
+                loss = F.softplus(-judge(fake)).mean() * 64
             if i == bad:
                 loss = loss + (-loss).log()
             makes.zero_grad()

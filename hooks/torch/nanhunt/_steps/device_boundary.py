@@ -45,6 +45,8 @@ class DeviceBoundary:
         self.passed = False
         self._losses_read = 0
         self.older: Readings | None = None
+        self._as_older: dict[str, tuple[int, int]] = {}  # gradients, when they were read
+        self._were_bad: set[str] = set()  # of them, once that is known
 
     def read_older(self, away: Sequence[tuple[str, _Tensor]], scaler: Any) -> None:
         """Gradients that were there before the first backward: only with a scaler it matters whether they are bad."""
@@ -52,6 +54,7 @@ class DeviceBoundary:
             readings = Readings(self.session)
             readings.add(away)
             self.older = readings if readings.send() else None
+            self._as_older = self._steps.gradient_versions()
 
     def pass_boundary(self, snapshot: StepSnapshot, optimizer: torch.optim.Optimizer | None, here: Here,
                       away: Sequence[tuple[str, _Tensor]]) -> None:
@@ -75,6 +78,8 @@ class DeviceBoundary:
             facts.unread = True
             return
         older, self.older = self.older, None
+        left, were_bad = steps.left_alone(self._as_older, optimizer), self._were_bad
+        others = steps.of_others(optimizer) if session.tracker.passed else set()
         fetches = [*(older.fetches if older is not None else ()), *readings.fetches]
 
         def judge() -> None:
@@ -82,10 +87,11 @@ class DeviceBoundary:
                 readings.take()
                 if older is not None:
                     older.take()
-                    if any(r.bad for r in older.lists[0]):
+                    were_bad.update(r.name for r in older.lists[0] if r.bad)
+                    if were_bad:
                         session.judge.note_kept(snapshot.step)
                 with session.as_of(snapshot.step, snapshot.micro_batch):
-                    self._judge(snapshot, here, readings, weights, losses, without_loss)
+                    self._judge(snapshot, here, readings, weights, losses, without_loss, left & were_bad | others)
             except Exception:
                 facts.unread = True
                 raise
@@ -130,7 +136,8 @@ class DeviceBoundary:
         return boundary
 
     def _judge(self, snapshot: StepSnapshot, here: Here, readings: Readings, weights: Here | None,
-               losses: Sequence[str], without_loss: bool) -> None:
+               losses: Sequence[str], without_loss: bool, left: set[str]) -> None:
+        """`left`: gradients that come to no update: an earlier step or another optimizer's loss left them bad."""
         steps, facts, note = self._steps, snapshot.facts, self.session.judge.note
         lists = iter(readings.lists)
         for number, path in zip(readings.numbers, losses):
@@ -145,7 +152,7 @@ class DeviceBoundary:
             snapshot.weights = [*_readings(weights), *next(lists)]
             paths, words = _words(snapshot.weights)
             steps.keep_weights(snapshot.step, paths, words, [r.name for r in snapshot.weights if r.bad])
-        bad = [r.name for r in gradients if r.bad]
+        bad = [r.name for r in gradients if r.bad and r.name not in left]
         steps.note_gradients(snapshot.step, facts, bad)
         if self.session.judge.bad(snapshot.step) or without_loss and any(r.bad for r in snapshot.weights or ()):
             steps.bad_steps.judge(snapshot)

@@ -124,8 +124,7 @@ class StepWatch(Listener):
             _, _, bad = self._reader.gradients(self.parameters())
             if self._was_bad and bad:
                 self.session.judge.note_kept(self.session.state.step)
-                self._older = {path: (id(p.grad), p.grad._version) for p, path in self.parameters()
-                               if path in bad and p.grad is not None}
+                self._older = {path: state for path, state in self.gradient_versions().items() if path in bad}
             self._device_boundary.read_older(self._reader.away, self._scaler)
 
     # The boundary.
@@ -213,20 +212,33 @@ class StepWatch(Listener):
                 if not again and self.weights_are_due(step, grows):
                     paths, words, bad_weights = self._reader.gradients(parameters, weights=True)
                     self.keep_weights(step, paths, words, bad_weights)
-            if bad and self._older:
-                bad = self._of_this_step(bad, optimizer)
+            if bad and (self._older or session.tracker.passed):
+                unused = self.left_alone(self._older, optimizer) | self.of_others(optimizer)
+                bad = [path for path in bad if path not in unused]
             if bad or self._was_bad:
                 self.note_gradients(step, facts, bad)
             if session.judge.bad(step) or bad_weights and not session.judge.facts() & TRAINED:
                 self.bad_steps.judge(self._snapshot())
         session.judge.boundary(step)
 
-    def _of_this_step(self, bad: list[str], optimizer: torch.optim.Optimizer | None) -> list[str]:
-        """Without those that an earlier step left, as long as nobody adds to them: another optimizer clears them."""
-        used = {path for _, path in self.session.parameters_of(optimizer)} if optimizer is not None else set()
-        now = {path: (id(p.grad), p.grad._version) for p, path in self.parameters()
-               if path in self._older and p.grad is not None}
-        return [path for path in bad if path in used or path not in now or now[path] != self._older[path]]
+    def gradient_versions(self) -> dict[str, tuple[int, int]]:
+        """Which gradients there are, by path, and torch's counts of writes to them."""
+        return {path: (id(p.grad), p.grad._version) for p, path in self.parameters() if p.grad is not None}
+
+    def left_alone(self, older: dict[str, tuple[int, int]], optimizer: torch.optim.Optimizer | None) -> set[str]:
+        """Those of `older` that are as they were, and that `optimizer` does not use."""
+        used = self._paths_of(optimizer)
+        now = self.gradient_versions() if older else {}
+        return {path for path, state in older.items() if now.get(path) == state and path not in used}
+
+    def of_others(self, optimizer: torch.optim.Optimizer | None) -> set[str]:
+        """Those of optimizers that have stepped in this step: what another's loss leaves there, no update uses."""
+        passed = self.session.tracker.passed
+        others = [one for one in self.session._keep if id(one) in passed and one is not optimizer]
+        return {path for one in others for path in self._paths_of(one)} - self._paths_of(optimizer)
+
+    def _paths_of(self, optimizer: torch.optim.Optimizer | None) -> set[str]:
+        return set() if optimizer is None else {path for _, path in self.session.parameters_of(optimizer)}
 
     def _snapshot(self) -> StepSnapshot:
         session = self.session
