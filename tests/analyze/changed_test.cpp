@@ -59,20 +59,6 @@ TEST(Corruption, is_not_blamed_where_nothing_changed) {
   EXPECT_EQ(table(trained_with({})), "clean\n");
 }
 
-TEST(Corruption, is_not_what_mended_a_bad_number) {
-  // Given data that held NaN, which nobody watched replaced,
-  TraceBuilder t;
-  t.step(4);
-  Handle x = t.value(finite().nan(2));
-  t.in("", Phase::kData).op("mean", {{"self", x}}, finite(1).nan(1));
-  x = t.changed(x, finite().range(-1, 1));
-  // when an op divides by 0 later, then that is the fault.
-  const Handle h = t.in("fc1").op("div", {{"self", x}, {"other", t.value(finite().zeros(2))}}, finite().inf(2));
-  t.mark(TensorRole::kLoss, "loss", t.in("<loss>", Phase::kLoss).op("sum", {{"self", h}}, finite(1).inf(1)));
-  t.end_step();
-  EXPECT_THAT(table(analysis_of(t)), ::testing::StartsWith("divide_by_zero | div | fc1 | forward | step 4"));
-}
-
 TEST(Corruption, of_a_parameter_is_named_as_that_parameter_and_follows_finite_values) {
   const Numbers flipped = finite().range(-1, 1e30);
   const Analysis a = trained_with({.h = {}, .w = flipped, .exp = finite().inf(1), .loss = finite(1).inf(1)});

@@ -169,56 +169,6 @@ TEST_F(ChangedTest, a_change_that_a_hook_tells_hides_nothing_beside_it) {
   EXPECT_EQ(told.rows().batch.changed[1].before, 2u);
 }
 
-TEST_F(ChangedTest, a_part_that_is_bad_when_it_is_seen_first_was_changed_if_all_was_finite) {
-  // given: a hook that looks for changes itself; all of y is known
-  RowBuilder trusting{{.check_inputs = false}};
-  add_op(trusting, "neg", {{"self", x}}, {{"out", y}});
-  // when: a row is changed past all that is watched, and one that was not is read before it
-  y.corrupt(3, std::numeric_limits<double>::quiet_NaN());
-  add_op(trusting, "exp", {{"self", y.view({2}, {1})}}, {{"out", TestTensor(DType::kF32, {2}, {1, 1}, 40)}});
-  EXPECT_TRUE(trusting.rows().batch.changed.empty());
-  add_op(trusting, "exp", {{"self", y.view({2}, {1}, 2)}}, {{"out", TestTensor(DType::kF32, {2}, {1, 1}, 41)}});
-  // then
-  ASSERT_EQ(trusting.rows().batch.changed.size(), 1u);
-  EXPECT_EQ(trusting.rows().batch.changed[0].before, 2u);
-  EXPECT_EQ(trusting.rows().batch.changed[0].after, trusting.rows().batch.inputs.back().value);
-}
-
-TEST_F(ChangedTest, an_op_that_makes_something_bad_of_what_was_finite_reads_that_again) {
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  const TestTensor bad(DType::kF32, {2, 2}, {nan, 1, 1, 1}, 42);
-  for (const bool is_written : {true, false}) {
-    // given: a hook that looks for changes itself
-    RowBuilder trusting{{.check_inputs = false}};
-    TestTensor shared(DType::kF32, {2, 2}, {1, 2, 3, 4}, 43);
-    add_op(trusting, "neg", {{"self", shared}}, {{"out", z}});
-    // when
-    if (is_written) shared.corrupt(1, nan);
-    add_op(trusting, "mm", {{"self", shared}, {"mat2", shared}}, {{"out", bad}});
-    // then: it is no birth where its input is the bad one
-    const RecordBatch& rows = trusting.rows().batch;
-    ASSERT_EQ(rows.changed.size(), is_written ? 1u : 0u);
-    EXPECT_EQ(trusting.began(), !is_written);
-    const ValueId read = is_written ? rows.changed[0].after : 1;
-    EXPECT_EQ(rows.inputs[rows.ops.back().first_input].value, read);
-    EXPECT_EQ(rows.inputs[rows.ops.back().first_input + 1].value, read);
-  }
-}
-
-TEST_F(ChangedTest, what_was_bad_and_was_mended_unseen_is_read_again_before_it_is_blamed) {
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  const TestTensor bad(DType::kF32, {2, 2}, {nan, 1, 1, 1}, 42);
-  for (const bool is_mended : {true, false}) {
-    RowBuilder trusting{{.check_inputs = false}};
-    TestTensor shared(DType::kF32, {2, 2}, {1, nan, 3, 4}, 43);
-    add_op(trusting, "mean", {{"self", shared}}, {{"out", TestTensor(DType::kF32, {1}, {nan}, 44)}});
-    if (is_mended) shared.corrupt(1, 0);
-    add_op(trusting, "div", {{"self", shared}, {"other", x}}, {{"out", bad}});
-    EXPECT_EQ(trusting.rows().batch.changed.size(), is_mended ? 1u : 0u);
-    EXPECT_EQ(trusting.began(), is_mended);
-  }
-}
-
 TEST_F(ChangedTest, strided_views_are_checked_element_by_element) {
   const TestTensor column = y.view({2}, {2});  // elements 0 and 2
   builder.add_mark({0, 0, TensorRole::kBuffer, "column", column.value()});

@@ -22,16 +22,12 @@ bool is_gross(const ValueStats& then, const ValueStats& now) {
   return fell || now.amax * kGrossChange <= then.amax;
 }
 
-// Of contents that are finite by now.
-bool is_mended(const Change& change) { return change.before.known && change.before.bad != 0; }
-
 // How the contents changed, as far as statistics tell. Without those of before anything may have.
 void judge(Change& change, const Value& after) {
   if (after.bad != 0) {
     change.gross = change.carries = true;
     return;
   }
-  if (is_mended(change)) return;
   const ValueStats& now = after.stats;
   const ValueStats& then = change.before.stats;
   if (!change.before.known || !then.counted() || !now.counted()) {
@@ -219,7 +215,7 @@ BirthId ValueGraph::suspect_of(const OpInView& op, bool to_blame) {
     if (leaves_unread(op, i, names_)) continue;
     const Birth* birth = find_birth(value->suspect);
     if (birth == nullptr || birth->change == nullptr || op.record->step > birth->at.step + kSuspectSteps) continue;
-    const bool itself = birth->source.value == value->id && !is_mended(*birth->change);
+    const bool itself = birth->source.value == value->id;
     if (!birth->change->carries && !(to_blame && itself)) continue;
     if (first == 0 || birth->id < first) first = birth->id;
   }
@@ -247,9 +243,7 @@ void ValueGraph::note_reader(const OpInView& op, const OpRef& at) {
       if (op.in[i] == nullptr || op.in[i]->suspect != id) continue;
       const bool unread = leaves_unread(op, i, names_);
       if (unread && op.inputs[i].role != ArgRole::kOverwritten) continue;  // still to be read, or written
-      if (unread) return true;
-      birth->change->reader = at;
-      if (birth->kind == BirthKind::kUnseenWrite) birth->call_site = op.record->call_site;  // who wrote it is not known
+      if (!unread) birth->change->reader = at;
       return true;
     }
     return false;
@@ -259,12 +253,9 @@ void ValueGraph::note_reader(const OpInView& op, const OpRef& at) {
 }
 
 // What an op like `empty` gives out is whatever the memory held before. It harms whom reads it before it is written.
-// Without an element it holds nothing.
 void ValueGraph::make_garbage(const OpInView& op, const OpRef& at) {
   for (Value* value : op.out) {
-    const LayoutRecord* layout = value == nullptr ? nullptr : names_.layout(value->layout);
-    const bool empty = layout != nullptr && std::count(layout->sizes.begin(), layout->sizes.end(), 0) > 0;
-    if (value == nullptr || empty) continue;
+    if (value == nullptr) continue;
     Birth& birth = new_birth(BirthKind::kGarbage, at);
     birth.lifecycle = Lifecycle::kUnknown;
     birth.call_site = op.record->call_site;

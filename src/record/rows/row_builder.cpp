@@ -78,9 +78,6 @@ ValueInfo& RowBuilder::add_value(const ValueView& view, LayoutId layout, ValueIn
   info.has_checksum = checked;
   info.checked_after = use.after;
   info.checked_step = use.step;
-  if (before == nullptr && base != nullptr && producer == kNoSeq && !use.old_contents && info.is_bad() &&
-      was_seen_finite(info, *base))
-    before = base;
   if (before != nullptr && producer == kNoSeq) note_change(*before, info, use);
   return info;
 }
@@ -261,18 +258,13 @@ bool RowBuilder::add_op(const OpEvent& event, const OpNumbers& numbers, std::uin
   op.first_output = static_cast<std::uint32_t>(b.outputs.size());
   op.output_count = static_cast<std::uint32_t>(event.outputs.size());
   outputs_.clear();
+  bool born = false, number = false;
   for (std::size_t i = 0; i < event.outputs.size(); ++i) {
     ValueInfo& info = make_output(event, i, numbers.output_layouts[i], numbers.traits.flush, use);
     outputs_.push_back(&info);
     b.outputs.push_back({info.record.id, numbers.output_slots[i], ArgRole::kRead});
-    bad_out = bad_out || info.is_bad();
-  }
-  if (bad_out && read_inputs_again(event, numbers, op.first_input, use))
-    bad_in = std::any_of(inputs_.begin(), inputs_.end(), [](const ValueInfo* input) { return input->is_bad(); });
-  bool born = false, number = false;
-  for (std::size_t i = 0; i < event.outputs.size(); ++i) {
-    ValueInfo& info = *outputs_[i];
     if (!info.is_bad()) continue;
+    bad_out = true;
     const Birth birth = birth_of(event, numbers.traits.ignores_old, info);
     born = born || birth.any();
     number = number || birth.nan || (birth.inf && info.record.stats.numel == 1);

@@ -158,8 +158,6 @@ class RowBuilder {
   void remember(const ValueView& view, ValueInfo& known, const Use& use);     // as they are, whoever wrote them
   void look_again(const ValueView& view, LayoutId layout, ValueInfo& known, const Use& use);
   void note_change(ValueInfo& before, ValueInfo& after, const Use& use);
-  bool was_seen_finite(const ValueInfo& value, const ValueInfo& base) const;
-  bool read_inputs_again(const OpEvent& event, const OpNumbers& numbers, std::uint32_t first_input, const Use& use);
   void write_row(ValueInfo& info);
   void write_again_if_dropped(ValueInfo& info);
   // Whether the op made `made` bad from inputs that were not bad in that way.

@@ -94,43 +94,6 @@ RowBuilder::Extent RowBuilder::extent_of(const ValueInfo& value) const {
   return extent;
 }
 
-// Whether all that `value` shows was finite when `base` was read.
-bool RowBuilder::was_seen_finite(const ValueInfo& value, const ValueInfo& base) const {
-  if (checks_left_ == 0 || !base.known_finite() || base.record.layout == 0 || !layouts_.is_dense(base.record.layout))
-    return false;
-  const Extent shown = extent_of(value), seen = extent_of(base);
-  return base.dtype == value.dtype && seen.begin <= shown.begin && shown.end <= seen.end;
-}
-
-// An op has made something bad, where nothing compares what it reads with its record: an input may be others by now, if
-// all were finite and elements do not say which it is, or if it was bad and no op had made it. Whether one is.
-bool RowBuilder::read_inputs_again(const OpEvent& event, const OpNumbers& numbers, std::uint32_t first_input,
-                                   const Use& use) {
-  if (!only_asked_) return false;
-  bool any_bad = numbers.traits.elements == ElementMap::kElementwise, any = false;  // elements say which
-  for (const ValueInfo* input : inputs_) any_bad = any_bad || input->is_bad();
-  for (std::size_t i = 0; i < inputs_.size(); ++i) {
-    const ValueView& view = event.inputs[i].value;
-    ValueInfo& known = *inputs_[i];
-    const ArgRole role = event.inputs[i].role;
-    const bool is_read = role != ArgRole::kOverwritten && role != ArgRole::kMask && role != ArgRole::kIndex;
-    if (!is_read || checks_left_ == 0 || !is_readable(view.tensor) || !known.record.has_stats ||
-        known.record.layout == 0 || (known.is_bad() ? known.record.producer != kNoSeq : any_bad))
-      continue;
-    TensorStats now;
-    if (!take_stats(view, now) || (now.nonfinite() > 0) == known.is_bad()) continue;
-    ValueInfo& after = add_value(view, numbers.input_layouts[i], nullptr, kNoSeq, use);  // hides the one before
-    note_change(known, after, use);
-    for (std::size_t k = i; k < inputs_.size(); ++k) {
-      if (inputs_[k] != &known) continue;
-      inputs_[k] = &after;
-      rows_.batch.inputs[first_input + k].value = after.record.id;
-    }
-    any = true;
-  }
-  return any;
-}
-
 // Known views of contents that changed show old statistics; others of the storage do not.
 void RowBuilder::hide_what_overlaps(const ValueInfo& after) {
   const Extent changed = extent_of(after);

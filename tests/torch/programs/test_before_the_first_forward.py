@@ -395,44 +395,6 @@ def test_what_a_data_set_computed_is_named_though_other_processes_hand_its_rows_
     assert any("a copy that nobody was heard to make" in line for line in found["evidence"]), found["evidence"]
 
 
-# NumPy writes into memory that it shares with a tensor which was read before: what it makes bad, and what it mends.
-SHARED = """
-import numpy as np
-a = np.random.default_rng(0).random((12, 4), dtype="float32")
-a[:, 2] = 1
-x = torch.from_numpy(a)
-print(x.mean().item())
-LINE
-HOW
-"""
-MENDED = """
-import numpy as np
-a = np.random.default_rng(0).random((12, 4), dtype="float32")
-a[3, 2] = np.nan
-x = torch.from_numpy(a)
-print(x.mean().item())
-np.nan_to_num(a, copy=False)
-x = x - x.mean(0)
-LINE
-train(x)
-"""
-
-
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("how", ["train(x)", "train(x.view(24, 2)[:, :1].expand(24, 4))", "train(x - x.mean(0))"])
-def test_what_numpy_makes_bad_in_shared_memory_was_changed_outside_of_pytorch(how, level, library, tmp_path):
-    rest = SHARED.replace("HOW", how)
-    found = run_twins(UNMADE_HEAD, "a[:, 0] /= 0 * a[:, 2]", "a[:, 0] /= a[:, 2]", rest, tmp_path, level, sites=False)
-    assert found["call_site"].startswith("bad.py:"), "the line that read it"
-    assert found["class"] == "corruption" and "changed with nothing writing them" in found["title"], found
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_what_numpy_has_mended_is_not_blamed(level, library, tmp_path):
-    found = run_twins(UNMADE_HEAD, "x = x / (x[:1] - x[0])", "x = x / 2", MENDED, tmp_path, level)
-    assert (found["class"], found["op"]) == ("divide_by_zero", "aten::div"), found
-
-
 # A number that is not finite, which an optimizer is given: read out of what an op made, or the program's own.
 RATES = """
 model, x = nn.Linear(4, 3), torch.rand(12, 4)

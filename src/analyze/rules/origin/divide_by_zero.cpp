@@ -2,8 +2,6 @@
 // divide_by_zero: poles. 1/0, 0/0, log 0, an infinite derivative such as that of sqrt at 0, a mean over nothing.
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "src/analyze/rules/registry.h"
 #include "src/analyze/wording/text.h"
 
@@ -86,19 +84,6 @@ Diagnosis without_labels(const Case& c, const ArgSnapshot& labels) {
   return d;
 }
 
-// Whether a sum over a dimension without elements is divided, by their number: a mean, as PyTorch computes it.
-bool averages_nothing(const Case& c) {
-  if (!divides_by_number_0(c)) return false;
-  const ArgSnapshot* sum = c.input("self");
-  if (sum == nullptr || sum->producer < 0) return false;
-  const OpSnapshot& op = c.context->slice[static_cast<std::size_t>(sum->producer)];
-  if (c.names.op(op.op).zero != ZeroRule::kReduce) return false;
-  return std::any_of(op.inputs.begin(), op.inputs.end(), [&](const ArgSnapshot& in) {
-    const LayoutRecord* layout = c.names.layout(in.layout);
-    return layout != nullptr && std::find(layout->sizes.begin(), layout->sizes.end(), 0) != layout->sizes.end();
-  });
-}
-
 std::optional<Diagnosis> diagnose_divide_by_zero(const Case& c) {
   if (c.is_op()) {
     if (const ArgSnapshot* shown = unguarded(c)) return without_guard(c, *shown);
@@ -132,7 +117,7 @@ std::optional<Diagnosis> diagnose_divide_by_zero(const Case& c) {
     add_if(d.evidence, range_text(c));
     return d;
   }
-  if (c.info->pole == Pole::kEmpty || averages_nothing(c)) {
+  if (c.info->pole == Pole::kEmpty) {
     d.cause = "0/0: a mean over nothing";
     d.title = fmt::format("{} averages over no element: 0/0", place);
     d.explanation = fmt::format("Nothing was left to average. {}.", made_text(c));
