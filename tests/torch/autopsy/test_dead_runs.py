@@ -37,7 +37,7 @@ DEATHS = {
     "log_of_zero": Death("sudden", "divide_by_zero", "aten::log"),
     "masked_row": Death("sudden", "invalid", "aten::fill_", "wandb"),
     "nan_in_batch": Death("sudden", "invalid", "aten::copy_", "lightning"),
-    "nan_in_checkpoint": Death("first_step", "bad_state", "<state>"),
+    "nan_in_checkpoint": Death("first_step", "invalid", "aten::copy_"),  # its own line, before it is saved
     "rate_restart": Death("lr_event", "overflow", "aten::pow", "tensorboard"),
     "resumed_without_rate": Death("after_resume", "exploding", None, "tensorboard"),
     "same_batch_each_epoch": Death("periodic", "invalid", "aten::copy_", "lightning"),
