@@ -36,9 +36,7 @@ bool is_sound(const Analysis& attempt) {
                      [&](const Finding& f) { return f.severity == Severity::kInfo || is_of_first_steps(f, attempt); });
 }
 
-}  // namespace
-
-void excuse_before_training(std::vector<Analysis>& attempts, std::size_t trained) {
+void excuse(std::vector<Analysis>& attempts, std::size_t trained) {
   const auto last = attempts.begin() + static_cast<std::ptrdiff_t>(std::min(trained, attempts.size()));
   if (!std::all_of(attempts.begin(), last, [](const Analysis& one) { return one.coverage.trained && is_sound(one); }))
     return;
@@ -50,6 +48,16 @@ void excuse_before_training(std::vector<Analysis>& attempts, std::size_t trained
       f.evidence.emplace_back(
           "It was there before the training began, and none of it came to the training, which is sound.");
     }
+  }
+}
+
+}  // namespace
+
+void excuse_before_training(std::vector<Analysis>& attempts, std::size_t trained) {
+  excuse(attempts, trained);
+  for (Analysis& attempt : attempts) {  // they say when training began, not what was not watched
+    attempt.coverage.notes.erase(std::string(kBeforeTraining));
+    attempt.coverage.notes.erase(std::string(kFirstSteps));
   }
 }
 

@@ -129,6 +129,7 @@ def test_rows_that_are_sorted_out_between_a_frozen_model_and_a_training_are_no_f
     assert report["verdict"]["status"] == "clean" and not loud, done.stderr
     assert [(f["severity"], f["step"]) for f in report["findings"]] == [("info", 0)], report["findings"]
     assert "none of it came to the training" in str(report["findings"][0]["evidence"])
+    assert "before the training began" not in str(report["coverage"]), report["coverage"]
 
 
 @pytest.mark.parametrize("stops", [False, True])
