@@ -153,8 +153,7 @@ nanhunt_status nanhunt_recorder_close(nanhunt_recorder* recorder) {
     }
     nanhunt::c_api::end_kernels(*owned);
     const nanhunt::Status closed = owned->recorder->close();
-    nanhunt::c_api::forget_ending_signals(
-        owned->recorder.get());  // one that comes meanwhile waits for the end of the trace
+    nanhunt::c_api::forget_ending_signals(owned->recorder.get());  // one that came meanwhile waits for that
     owned->digests.write_last(*owned->recorder);
     return nanhunt::c_api::result_of(closed);
   });

@@ -99,3 +99,36 @@ def classifier(
         return step, net, opt
 
     return build
+
+
+def adversarial(init: float, bad: int | None = None, device: str = "cpu") -> Callable[[], Any]:
+    """Two networks in turn under one scaler: what one's loss leaves in the other's gradients is cleared unused."""
+
+    def build() -> Any:
+        made, judge = Net().to(device), nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1)).to(device)
+        makes = torch.optim.AdamW(made.parameters(), lr=1e-3)
+        judges = torch.optim.AdamW(judge.parameters(), lr=1e-3)
+        scaler = torch.amp.GradScaler(device, init_scale=init)
+
+        def step(i: int) -> None:
+            x, real = data()[0].to(device), torch.randn(8, 3).to(device)
+            with torch.autocast(device, torch.float16):
+                fake = made(x)
+                loss = F.softplus(judge(fake.detach())).mean() + F.softplus(-judge(real)).mean()
+            judges.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(judges)
+            with torch.autocast(device, torch.float16):
+                loss = F.softplus(-judge(fake)).mean() * 64
+            if i == bad:
+                loss = loss + (-loss).log()
+            makes.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.unscale_(makes)
+            nn.utils.clip_grad_norm_(made.parameters(), 1.0)
+            scaler.step(makes)
+            scaler.update()
+
+        return step, made, makes
+
+    return build

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from on_device import HERE, on_device
+from own_programs import adversarial
 from read_there import read_there
 from saved import records_of, report_of
 from step_runs import Root, batch, run_once, watched
@@ -337,37 +338,11 @@ def test_a_program_that_leaves_at_once_has_the_verdict_of_its_last_step(tmp_path
     assert {row["step"] for row in records_of(out, "ops")} == {0, BAD_STEP}
 
 
-def adversarial():
-    """Two networks in turn under one scaler: what one's loss leaves in the other's gradients is cleared unused."""
-    made, judge = nn.Linear(6, 3).to("walled"), nn.Linear(3, 1).to("walled")
-    makes, judges = torch.optim.AdamW(made.parameters(), 1e-3), torch.optim.AdamW(judge.parameters(), 1e-3)
-    scaler = torch.amp.GradScaler("walled", init_scale=2.0**20)
-
-    def step(i):
-        x, real = batch()[0].to("walled"), torch.randn(8, 3).to("walled")
-        with torch.autocast("walled", dtype=torch.float16):
-            fake = made(x)
-            loss = F.softplus(judge(fake.detach())).mean() + F.softplus(-judge(real)).mean()
-        judges.zero_grad()
-        scaler.scale(loss).backward()
-        scaler.step(judges)
-        with torch.autocast("walled", dtype=torch.float16):
-            loss = F.softplus(-judge(fake)).mean() * 64
-        makes.zero_grad()
-        scaler.scale(loss).backward()
-        scaler.unscale_(makes)
-        nn.utils.clip_grad_norm_(made.parameters(), 1.0)
-        scaler.step(makes)
-        scaler.update()
-
-    return step, made, makes
-
-
 @pytest.mark.parametrize("level", [*LEVELS, "steps"])
 @pytest.mark.parametrize("there", [True, False])
 @on_device
 def test_gradients_that_another_loss_left_bad_do_no_harm_once_they_are_cleared(there, level, tmp_path, library):
     with read_there() if there else contextlib.nullcontext():
-        run = watched(adversarial, tmp_path, level=level, steps=14)
+        run = watched(adversarial(2.0**20, device="walled"), tmp_path, level=level, steps=14)
     assert run.report["verdict"]["status"] == "calibrating", run.report["verdict"]
     assert run.report["scaler"]["skipped"] > 1

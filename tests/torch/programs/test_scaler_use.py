@@ -8,13 +8,14 @@ from contextlib import suppress
 import pytest
 import torch
 from hunting import hunt, needs_cli
-from own_programs import LEVELS, Net, assert_silent, classifier, data, told
+from own_programs import LEVELS, Net, adversarial, assert_silent, classifier, data, told
 from torch import nn
 from torch.nn import functional as F
 
 
-def scaled(between=None, gain=lambda i: 1.0, updates=True, init=1024.0, interval=2000, narrow=True):
-    """A scaler, and fp16 autocast where `narrow`. `between(scaler, optimizer, parameters)` runs after backward."""
+def scaled(between=None, gain=lambda i: 1.0, updates=True, init=1024.0, interval=2000, narrow=True, after=None):
+    """A scaler, and fp16 autocast where `narrow`. `between(scaler, optimizer, parameters)` runs after backward,
+    `after(optimizer)` once the scaler has stepped."""
 
     def build():
         net = Net()
@@ -34,6 +35,8 @@ def scaled(between=None, gain=lambda i: 1.0, updates=True, init=1024.0, interval
                 scaler.step(opt)
             if updates:
                 scaler.update()
+            if after is not None:
+                after(opt)
 
         return step, net, opt
 
@@ -150,34 +153,20 @@ def test_gradients_that_overflow_where_the_optimizer_steps_past_the_scaler_follo
     assert any("overflows fp16" in line for line in said.first["evidence"]), said.show()
 
 
-def stepped_again(clears=False):
+def stepped_again(clears):
     """After the scaler's step the optimizer makes one of its own; `clears`: there are no gradients by then."""
 
-    def build():
-        net = Net()
-        opt = torch.optim.SGD(net.parameters(), lr=1e-3)
-        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-
-        def step(i):
-            x, y = data()
+    def again(opt):
+        if clears:
             opt.zero_grad()
-            with torch.autocast("cpu", dtype=torch.float16):
-                out = net(x)
-            scaler.scale(F.cross_entropy(out.float(), y) * (1e6 if i == 4 else 1.0)).backward()
-            scaler.step(opt)
-            scaler.update()
-            if clears:
-                opt.zero_grad()
-            opt.step()
+        opt.step()
 
-        return step, net, opt
-
-    return build
+    return scaled(gain=lambda i: 1e6 if i == 4 else 1.0, after=again)
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_an_optimizer_that_makes_the_step_that_the_scaler_skipped_is_misuse(level, tmp_path):
-    said = told(stepped_again(), tmp_path, level, steps=7)
+    said = told(stepped_again(clears=False), tmp_path, level, steps=7)
     assert said.status == "fault" and said.what[:3] == ("api_misuse", "step", "optimizer"), said.show()
     assert said.first["call_site"] and "had skipped" in said.first["title"], said.show()
     assert [a["id"] for a in said.first["advice"]] == ["no-step-beside-scaler"], said.show()
@@ -307,39 +296,6 @@ def test_a_scale_that_anomaly_detection_stops_at_is_too_large_and_not_the_format
     assert first["advice"][0]["id"] == "init-scale" and "lowers its scale" in first["explanation"], first
     found = hunt(tmp_path / "found", level, script)
     assert found.verdict == "calibrating", found.told()
-
-
-def adversarial(init, bad=None):
-    """Two networks in turn under one scaler: what one's loss leaves in the other's gradients is cleared unused."""
-
-    def build():
-        made, judge = Net(), nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
-        makes = torch.optim.AdamW(made.parameters(), lr=1e-3)
-        judges = torch.optim.AdamW(judge.parameters(), lr=1e-3)
-        scaler = torch.amp.GradScaler("cpu", init_scale=init)
-
-        def step(i):
-            x, _ = data()
-            with torch.autocast("cpu", torch.float16):
-                fake = made(x)
-                loss = F.softplus(judge(fake.detach())).mean() + F.softplus(-judge(torch.randn(8, 3))).mean()
-            judges.zero_grad()
-            scaler.scale(loss).backward()
-            scaler.step(judges)
-            with torch.autocast("cpu", torch.float16):
-                loss = F.softplus(-judge(fake)).mean() * 64
-            if i == bad:
-                loss = loss + (-loss).log()
-            makes.zero_grad()
-            scaler.scale(loss).backward()
-            scaler.unscale_(makes)
-            nn.utils.clip_grad_norm_(made.parameters(), 1.0)
-            scaler.step(makes)
-            scaler.update()
-
-        return step, made, makes
-
-    return build
 
 
 @pytest.mark.parametrize("level", [*LEVELS, "steps"])

@@ -227,8 +227,9 @@ class StepWatch(Listener):
 
     def left_alone(self, older: dict[str, tuple[int, int]], optimizer: torch.optim.Optimizer | None) -> set[str]:
         """Those of `older` that are as they were, and that `optimizer` does not use."""
-        used = self._paths_of(optimizer)
-        now = self.gradient_versions() if older else {}
+        if not older:
+            return set()
+        used, now = self._paths_of(optimizer), self.gradient_versions()
         return {path for path, state in older.items() if now.get(path) == state and path not in used}
 
     def of_others(self, optimizer: torch.optim.Optimizer | None) -> set[str]:

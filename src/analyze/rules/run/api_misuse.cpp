@@ -198,8 +198,7 @@ void report_misuses(std::vector<Finding>& findings, const ScalerWatch& scaler) {
         f.explanation = fmt::format(
             "Gradients were not finite in step {}, as happens while a scale is being found, and scaler.step() left the "
             "optimizer out. Then the program called the optimizer's own step() with the same gradients. After a step "
-            "that "
-            "is not skipped, such a call makes the update a second time.",
+            "that is not skipped, such a call makes the update a second time.",
             m.first_step - 1);
         f.advice = {make_advice("no-step-beside-scaler")};
         break;
