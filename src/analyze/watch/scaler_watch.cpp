@@ -214,17 +214,20 @@ void ScalerWatch::note_step_after_skip(const OpInView& op) {
   };
   const auto was_skipped = [&](const Value* in) { return is_bad(in) && in->made_step <= *last_skip_; };
   if (std::none_of(op.in.begin(), op.in.end(), was_skipped) || std::any_of(op.in.begin(), op.in.end(), lasts)) return;
-  ScalerRecord record;
-  record.seq = op.record->seq;
-  record.step = step;
-  misuse(Misuse::kSteppedAfterSkip, record, true);
-  for (MisuseState& state : misuses_) {
-    if (state.kind != Misuse::kSteppedAfterSkip || state.first_step != step) continue;
-    if (state.call_site.empty()) state.call_site = names_.text(op.record->call_site);
-    const std::string path = names_.text(op.record->module);
-    const bool known = std::find(state.parameters.begin(), state.parameters.end(), path) != state.parameters.end();
-    if (!path.empty() && !known && state.parameters.size() < kMaxParameters) state.parameters.push_back(path);
+  const auto is_it = [](const MisuseState& known) { return known.kind == Misuse::kSteppedAfterSkip; };
+  auto state = std::find_if(misuses_.begin(), misuses_.end(), is_it);
+  if (state == misuses_.end() || state->last_step != step) {  // of one call each parameter has ops
+    ScalerRecord record;
+    record.seq = op.record->seq;
+    record.step = step;
+    misuse(Misuse::kSteppedAfterSkip, record, true);
+    state = std::find_if(misuses_.begin(), misuses_.end(), is_it);
   }
+  if (state == misuses_.end() || state->first_step != step) return;
+  if (state->call_site.empty()) state->call_site = names_.text(op.record->call_site);
+  const std::string path = names_.text(op.record->module);
+  const bool known = std::find(state->parameters.begin(), state->parameters.end(), path) != state->parameters.end();
+  if (!path.empty() && !known && state->parameters.size() < kMaxParameters) state->parameters.push_back(path);
 }
 
 void ScalerWatch::on_op_after_backward(const OpInView& op, std::optional<double> factor) {

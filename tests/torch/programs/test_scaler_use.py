@@ -169,6 +169,7 @@ def test_an_optimizer_that_makes_the_step_that_the_scaler_skipped_is_misuse(leve
     said = told(stepped_again(clears=False), tmp_path, level, steps=7)
     assert said.status == "fault" and said.what[:3] == ("api_misuse", "step", "optimizer"), said.show()
     assert said.first["call_site"] and "had skipped" in said.first["title"], said.show()
+    assert not any("Seen" in line for line in said.first["evidence"]), "one call, whatever it updates"
     assert [a["id"] for a in said.first["advice"]] == ["no-step-beside-scaler"], said.show()
     repaired = told(stepped_again(clears=True), tmp_path, level, steps=7)
     assert repaired.status == "calibrating" and not repaired.loud, repaired.show()
