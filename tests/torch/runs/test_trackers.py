@@ -38,6 +38,8 @@ def alone(monkeypatch, tmp_path):
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("NANHUNT_LOG_TO", raising=False)
     monkeypatch.chdir(tmp_path)
+    if "wandb" in sys.modules:  # it has read another test's environment
+        sys.modules["wandb"].teardown()
 
 
 def train(steps=40, bad=True, guards=True, each=lambda step, loss: None, **options):
@@ -150,6 +152,21 @@ def test_an_open_writer_of_tensorboard_is_found_and_a_closed_one_is_not_opened_a
     assert set(NAMES) <= set(found) and len(found["loss"]) == 40
     assert found["nanhunt/skipped_steps"][-1][1] == 1
     assert sorted((tmp_path / "closed").iterdir()) == files
+
+
+def test_writers_that_are_opened_late_are_found(tmp_path):
+    tensorboard = pytest.importorskip("torch.utils.tensorboard", reason="tensorboard is not installed")
+    writers = []
+
+    def each(step, loss):
+        if step in (100, 200):
+            writers.append(tensorboard.SummaryWriter(tmp_path / str(step)))
+
+    train(steps=300, bad=False, each=each, out="run")
+    for writer in writers:
+        writer.close()
+    first = [[step for step, _ in scalars(tmp_path / name)["nanhunt/watching"]][0] for name in ("100", "200")]
+    assert first == [112, 208]
 
 
 def test_an_open_run_of_wandb_gets_numbers_in_the_programs_own_rows(tmp_path):

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 AUTO, OFF = "auto", "off"
 KINDS = ("wandb_run", "mlflow_run", "trackio_run", "tensorboard_writer", "logger", "function")
-_finds: list[Callable[[], list[Tracker]]] = []  # of each kind, once they are imported
 _LARGEST = {True: 65504.0, False: 3.4028234663852886e38}  # finite number, of fp16 and of the wider formats
 
 
@@ -44,11 +43,10 @@ def tracker_of(given: Any) -> Tracker:
                     f"log_metrics, or a function of numbers and step, got {type(given).__name__}")
 
 
-def open_trackers() -> list[Tracker]:
-    """Those that the program has open now."""
-    if not _finds:
-        _finds.extend(getattr(import_module(f"nanhunt.trackers.{kind}"), "find", list) for kind in KINDS)
-    return [one for find in _finds for one in find()]
+def _finder(kind: str) -> Callable[[], list[Tracker]]:
+    """What gives those of a kind that the program has open, of one session."""
+    module = import_module(f"nanhunt.trackers.{kind}")
+    return getattr(module, "Search", lambda: getattr(module, "find", list))()  # type: ignore[no-any-return]
 
 
 class Trackers:
@@ -58,6 +56,7 @@ class Trackers:
         self.session = session
         self._spent_ns, self._since = 0, time.perf_counter_ns()
         self._warned = False
+        self._finders: list[Callable[[], list[Tracker]]] = []
         self._open: list[Tracker] = []  # when they were looked for last
         self.in_use = False  # there was one: read at every step, so it is no call
         self.use(log_to)
@@ -70,7 +69,12 @@ class Trackers:
         elif log_to == OFF or os.environ.get("NANHUNT_LOG_TO") == OFF:
             self._find_all = list
         else:
-            self._find_all = open_trackers
+            self._find_all = self._find_open
+
+    def _find_open(self) -> list[Tracker]:
+        if not self._finders:
+            self._finders = [_finder(kind) for kind in KINDS]
+        return [one for find in self._finders for one in find()]
 
     def _each(self, act: Callable[[Tracker], None]) -> None:
         try:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 import weakref
 from typing import Any
 
 _MODULES = ("torch.utils.tensorboard.writer", "tensorboardX.writer")
-_known: list[weakref.ref[Any]] = []  # that were found
-_looked_at: list[int] = []           # how many objects there were when they were looked for
 
 
 class TensorboardWriter:
@@ -34,20 +33,22 @@ def take(given: Any) -> TensorboardWriter | None:
     return TensorboardWriter(given) if classes and isinstance(given, classes) else None
 
 
-def find() -> list[TensorboardWriter]:
-    """Those that are open. The program's objects are gone through where none is known: once for each doubling of their
-    number, for nothing says that one was made."""
-    classes = _classes()
-    if not classes:
-        return []
-    alive = [writer for writer in (ref() for ref in _known) if _is_open(writer)]
-    if not alive:
-        objects = gc.get_objects()
-        if not _looked_at or len(objects) > 2 * _looked_at[0] or len(_looked_at) < 4:
-            _looked_at.insert(0, len(objects))
-            alive = [one for one in objects if issubclass(type(one), classes) and _is_open(one)]
-            _known[:] = [weakref.ref(one) for one in alive]
-    return [TensorboardWriter(writer) for writer in alive]
+class Search:
+    """Of one session. Those that are open: the program's objects are gone through once for each thread that writes for
+    one, for nothing else says that one was made."""
+
+    def __init__(self) -> None:
+        self._known: list[weakref.ref[Any]] = []
+        self._threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # whose writer was looked for
+
+    def __call__(self) -> list[TensorboardWriter]:
+        classes = _classes()
+        threads = [one for one in threading.enumerate() if type(one).__module__.startswith("tensorboard")]
+        if classes and any(one not in self._threads for one in threads):
+            self._threads.update(threads)
+            self._known = [weakref.ref(one) for one in gc.get_objects() if issubclass(type(one), classes)]
+        writers = (ref() for ref in self._known)
+        return [TensorboardWriter(writer) for writer in writers if _is_open(writer)]
 
 
 def _is_open(writer: Any) -> bool:
