@@ -7,7 +7,7 @@ namespace nanhunt::hooks {
 
 EngineWatch::EngineWatch(Recorder& recorder, DeviceStats stats)
     : reader_(stats == DeviceStats::kDeferred ? std::make_unique<TensorReader>(recorder) : nullptr),
-      adapter_(std::make_unique<OpAdapter>(recorder, /*whole_run=*/true, reader_.get())),
+      adapter_(std::make_unique<OpAdapter>(recorder, reader_.get())),
       handle_(engine::add_observer(*adapter_)) {}
 
 kernels::ReadingsCounts EngineWatch::readings() const {

@@ -123,7 +123,7 @@ void OpAdapter::on_step_begin(std::uint32_t step) noexcept {
 
 void OpAdapter::on_micro_batch(std::uint32_t micro_batch, std::span<const std::int64_t> sample_ids) noexcept {
   micro_batch_ = micro_batch;
-  if (whole_run_) recorder_.on_batch({step_, micro_batch, sample_ids});
+  recorder_.on_batch({step_, micro_batch, sample_ids});
 }
 
 void OpAdapter::on_mark(TensorRole kind, std::string_view path, const engine::Tensor& tensor) noexcept {
@@ -141,7 +141,6 @@ void OpAdapter::on_mark(TensorRole kind, std::string_view path, const engine::Te
 }
 
 void OpAdapter::on_scaler(const ScalerEvent& event) noexcept {
-  if (!whole_run_) return;
   ScalerEvent placed = event;
   placed.step = step_;
   placed.micro_batch = micro_batch_;
@@ -160,7 +159,7 @@ void OpAdapter::on_step_given_up(std::uint32_t step, StepEnding ending, std::str
 
 void OpAdapter::end_step(const StepEvent& event) noexcept {
   if (reader_ != nullptr) reader_->end_step();
-  if (whole_run_) recorder_.on_step_end(event);
+  recorder_.on_step_end(event);
   step_ = event.step + 1;  // what happens between two steps belongs to the coming one
   micro_batch_ = 0;
 }

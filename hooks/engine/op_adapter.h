@@ -19,14 +19,12 @@ class TensorReader;
 ValueView view_of(const engine::Tensor& tensor, std::uint32_t version, bool has_contents = true);
 
 // Every op, mark, batch and step, to the recorder.
-class OpAdapter : public engine::Observer {
+class OpAdapter final : public engine::Observer {
  public:
-  // `whole_run` false: ops and marks alone. Batches, scaler events and ends of steps are somebody else's to report.
   // `reader`: contents on a device are read there, and reported later; not owned. nullptr: they are copied, which waits.
-  explicit OpAdapter(Recorder& recorder, bool whole_run = true, TensorReader* reader = nullptr)
+  explicit OpAdapter(Recorder& recorder, TensorReader* reader = nullptr)
       : recorder_(recorder),
         numbers_(dynamic_cast<const record::NumberingRecorder*>(&recorder)),
-        whole_run_(whole_run),
         reader_(reader) {}
 
   void on_op(const engine::OpCall& call) noexcept override;
@@ -44,17 +42,14 @@ class OpAdapter : public engine::Observer {
   // Reports what is still under way, and waits for it.
   void finish() noexcept;
 
- protected:
-  Recorder& recorder_;
-  std::uint32_t step_ = 0, micro_batch_ = 0;
-
  private:
   void end_step(const StepEvent& event) noexcept;
   void gather(const engine::OpCall& call);
   void name(const engine::Tensor& tensor, std::uint32_t version, bool has_contents, ValueView& value);
 
+  Recorder& recorder_;
+  std::uint32_t step_ = 0, micro_batch_ = 0;
   const record::NumberingRecorder* numbers_;  // nullptr: numbers of ops are not known
-  bool whole_run_;
   TensorReader* reader_;
   std::vector<OpInput> inputs_;
   std::vector<OpOutput> outputs_;

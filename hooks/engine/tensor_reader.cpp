@@ -4,7 +4,6 @@
 #include <string>
 #include <utility>
 
-#include "hooks/engine/read_group.h"
 #include "src/engine/backend.h"
 
 namespace nanhunt::hooks {
@@ -15,6 +14,12 @@ constexpr kernels::ReadingsOptions kReadings = {
     .tensors = 1 << 17, .tickets = 1 << 15, .references = 1 << 17, .arena_words = 1 << 19};
 
 }  // namespace
+
+TensorView device_view(const engine::Tensor& tensor) {
+  TensorView view = tensor.view();
+  view.data = tensor.storage()->data() + static_cast<std::size_t>(tensor.storage_offset()) * dtype_size(tensor.dtype());
+  return view;
+}
 
 bool TensorReader::can_read(const engine::Tensor& tensor) {
   if (tensor.device().is_cpu()) return false;

@@ -11,6 +11,9 @@
 
 namespace nanhunt::hooks {
 
+// Borrowed, with an address where its device has it.
+TensorView device_view(const engine::Tensor& tensor);
+
 class TensorReader {
  public:
   using Use = record::DeviceReader::Use;

@@ -117,7 +117,7 @@ typedef struct nanhunt_device_counts { /* of all streams together */
 } nanhunt_device_counts;
 NANHUNT_API nanhunt_status nanhunt_device_counters(const nanhunt_recorder* recorder, nanhunt_device_counts* counts);
 
-/* What a sentinel found in one step: include/nanhunt/event.h has the meaning of each field, here and below. */
+/* What was found in one step: include/nanhunt/event.h has the meaning of each field, here and below. */
 typedef struct nanhunt_health {
   uint32_t struct_size;
   uint32_t step;
@@ -133,9 +133,8 @@ NANHUNT_API nanhunt_status nanhunt_record_health(nanhunt_recorder* recorder, con
 NANHUNT_API nanhunt_status nanhunt_record_norm(nanhunt_recorder* recorder, uint32_t step, int32_t kind,
                                                const char* path, double norm, double amax);
 
-/* A bad step whose operations were not heard. `trigger`: how that was noticed (ReplayTrigger). `why`: a sentence. */
-NANHUNT_API nanhunt_status nanhunt_record_not_heard(nanhunt_recorder* recorder, uint32_t step, int32_t trigger,
-                                                    const char* why);
+/* A bad step whose operations were not heard. `why`: a sentence. */
+NANHUNT_API nanhunt_status nanhunt_record_not_heard(nanhunt_recorder* recorder, uint32_t step, const char* why);
 
 /* Contents that nothing watched wrote. `value`: the four words. since_seq: all ones: unknown. */
 NANHUNT_API nanhunt_status nanhunt_record_changed(nanhunt_recorder* recorder, uint32_t step, const int64_t* value,
@@ -347,8 +346,6 @@ NANHUNT_API int32_t nanhunt_step_note(nanhunt_step_judge* judge, uint32_t step, 
 NANHUNT_API int32_t nanhunt_step_note_kept(nanhunt_step_judge* judge, uint32_t step);
 NANHUNT_API int32_t nanhunt_step_bad(nanhunt_step_judge* judge, uint32_t step);
 NANHUNT_API int32_t nanhunt_step_boundary(nanhunt_step_judge* judge, uint32_t step); /* gradients were read */
-/* What nanhunt_record_not_heard wants as its trigger. */
-NANHUNT_API int32_t nanhunt_step_trigger(nanhunt_step_judge* judge, uint32_t step);
 
 /* What follows of what is bad in it: 0 nothing, 1 it is told without its operations, NANHUNT_STEP_TAKEN: they are wanted.
  * `held_back`: a dynamic loss scaler skips the optimizer where gradients are bad. */

@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-#define NANHUNT_C_API_VERSION 13
+#define NANHUNT_C_API_VERSION 14
 #define NANHUNT_API __attribute__((visibility("default")))
 
 /* Version of the library that is loaded: refuse to go on when it is below NANHUNT_C_API_VERSION. */

@@ -193,16 +193,15 @@ struct ScalerEvent {
   std::string_view text;
 };
 
-// What the sentinel found in one step: HealthRecord has the fields.
+// What was found in one step: HealthRecord has the fields.
 struct HealthEvent {
   std::uint32_t step = 0;
-  std::uint32_t bad = 0;  // bit 1 << TensorRole for each part that was not finite, and the two below
+  std::uint32_t bad = 0;  // bit 1 << TensorRole for each part that was not finite, and the one below
   std::uint32_t bad_tensors = 0;
   std::string_view first_bad;
   double gradient_norm = 0, weight_norm = 0;
   std::uint64_t weight_checksum = 0;  // of all parameters, when the step ended; 0: not read in this step
 };
-inline constexpr std::uint32_t kHealthAudit = 1u << 16;      // the pre-audit foresaw a bad update
 inline constexpr std::uint32_t kHealthChanged = 1u << 17;    // a parameter or state changed without the optimizer
 
 struct NormEvent {
@@ -212,32 +211,9 @@ struct NormEvent {
   double norm = 0, amax = 0;
 };
 
-// Why a step was replayed. Written to traces: never renumber.
-enum class ReplayTrigger : std::uint8_t {
-  kLoss = 0,
-  kGradient = 1,
-  kParameter = 2,
-  kState = 3,
-  kBuffer = 4,
-  kBatch = 5,
-  kAudit = 6,    // the pre-audit foresaw a bad update
-  kChanged = 7,  // contents changed unseen
-  kUser = 8,
-};
-std::string_view replay_trigger_name(ReplayTrigger trigger);  // "loss", "gradient", ...
-// What came of a replay. Written to traces: never renumber.
-enum class ReplayResult : std::uint8_t {
-  kBegin = 0,       // it starts here; the records up to the next ReplayRecord are the replay's
-  kReproduced = 1,  // what was bad became bad again, bit for bit as far as it was compared
-  kClean = 2,       // nothing became bad: not reproducible
-  kDiffers = 3,     // bad again, but not in the same way
-  kRefused = 4,     // not replayed: `text` says why
-};
-std::string_view replay_result_name(ReplayResult result);  // "begin", "reproduced", ...
-struct ReplayEvent {
+// A bad step whose operations were not heard: `text` says why, in a sentence.
+struct UnheardEvent {
   std::uint32_t step = 0;
-  ReplayTrigger trigger = ReplayTrigger::kLoss;
-  ReplayResult result = ReplayResult::kBegin;
   std::string_view text;
 };
 

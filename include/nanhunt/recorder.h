@@ -75,7 +75,7 @@ class Recorder {
   virtual void on_storage_released(std::uint64_t storage) noexcept = 0;
   virtual void on_health(const HealthEvent& event) noexcept = 0;
   virtual void on_norm(const NormEvent& event) noexcept = 0;
-  virtual void on_replay(const ReplayEvent& event) noexcept = 0;
+  virtual void on_unheard(const UnheardEvent& event) noexcept = 0;
   virtual void on_changed(const ChangedEvent& event) noexcept = 0;
   virtual void on_probe(const ProbeEvent& event) noexcept = 0;
   virtual void on_capture(const CaptureEvent& event) noexcept = 0;

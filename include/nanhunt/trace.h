@@ -188,7 +188,7 @@ struct RetiredRecord {
   bool operator==(const RetiredRecord&) const = default;
 };
 
-// What the sentinel found in one step: one row a step at levels sentinel, live and steps.
+// What was found in one step: one row a step at levels live and steps.
 struct HealthRecord {
   std::uint64_t seq = 0;  // seq of the next op
   std::uint32_t step = 0;
@@ -201,8 +201,8 @@ struct HealthRecord {
   std::uint64_t weight_checksum = 0;  // of all parameters, when the step ended; 0: not read in this step
   bool operator==(const HealthRecord&) const = default;
 };
-// Norms of one parameter or gradient in a step before a trigger: the sentinel keeps the last steps in memory and writes
-// them when it triggers, so that growth can be told from a single accident.
+// Norms of one parameter or gradient in a step before a bad one. The last steps are kept in memory and written when one
+// is bad, so that growth can be told from a single accident.
 struct NormRecord {
   std::uint64_t seq = 0;
   std::uint32_t step = 0;
@@ -212,13 +212,12 @@ struct NormRecord {
   bool operator==(const NormRecord&) const = default;
 };
 
-struct ReplayRecord {
+// A bad step whose operations are not in the trace.
+struct UnheardRecord {
   std::uint64_t seq = 0;  // seq of the next op
   std::uint32_t step = 0;
-  ReplayTrigger trigger = ReplayTrigger::kLoss;
-  ReplayResult result = ReplayResult::kBegin;
-  StringId text = 0;      // a sentence: what was compared, or why it was refused
-  bool operator==(const ReplayRecord&) const = default;
+  StringId text = 0;      // why, in a sentence
+  bool operator==(const UnheardRecord&) const = default;
 };
 
 // Contents that were found different from their record although nothing that was watched wrote them. `after` is a row
@@ -340,7 +339,7 @@ struct RecordBatch {
   std::vector<RetiredRecord> retired;
   std::vector<HealthRecord> health;
   std::vector<NormRecord> norms;
-  std::vector<ReplayRecord> replays;
+  std::vector<UnheardRecord> unheard;
   std::vector<ChangedRecord> changed;
   std::vector<ProbeRecord> probes;
   std::vector<CaptureRecord> captures;

@@ -86,7 +86,7 @@ RunView view_run(const RankSummary& rank, bool going) {
 void view_coverage(const Analysis& analysis, bool going, ReportModel& model) {
   const Coverage& c = analysis.coverage;
   const std::string level = analysis.ranks.empty() ? "" : analysis.ranks.front().info.level;
-  const bool from_outside = level == "live" || level == "steps" || level == "sentinel";
+  const bool from_outside = level == "live" || level == "steps";
   model.watched = {{c.trained ? "Steps" : "Forwards, and nothing was trained", format_count(c.steps)}};
   if (!from_outside || c.ops != 0) {
     model.watched.push_back({from_outside ? "Operations of steps watched op by op" : "Operations", format_count(c.ops)});

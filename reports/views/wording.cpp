@@ -268,7 +268,7 @@ std::span<const Word> words() {
     return Word{confidence_name(c), confidence_phrase(c).substr(confidence_name(c).size() + 2)};
   };
   const auto lifecycle = [](Lifecycle l) { return Word{lifecycle_word(l), lifecycle_phrase(l)}; };
-  static const std::array<Word, 18> kWords = {{
+  static const std::array<Word, 15> kWords = {{
       {"origin", "the operation at which the numbers that did harm began"},
       {"sink", "what is harmed: the loss, a gradient, a parameter, optimizer state or a buffer"},
       {"class", "the kind of thing that went wrong, such as overflow"},
@@ -283,10 +283,6 @@ std::span<const Word> words() {
       {"headroom", "how often the largest number could double before its format overflows, in binades (powers of two)"},
       {"underflow", "the share of elements that were lost to zero, or are subnormal and keep fewer digits"},
       {"optimizer boundary", "the moment before the optimizer uses the gradients, when a step is judged"},
-      {"trigger", "the finding that a step is bad, which makes it be computed again"},
-      {"replay", "a bad step computed again, op by op; then everything is put back"},
-      {"shadow copy",
-       "parameters and optimizer state as they were at the optimizer boundary, kept on a GPU for a replay"},
       {"skipped step", "the loss scaler found NaN or infinity in the gradients and left the parameters as they were"},
   }};
   return kWords;

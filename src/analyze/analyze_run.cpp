@@ -66,7 +66,7 @@ Result<Analysis> analyze_run(const std::string& path, const AnalyzeOptions& opti
     world = std::max(world, one.attempt->info.world_size);
     passes.push_back(one.pass.get());
   }
-  const std::vector<analyze::RankVerdict> verdicts = analyze::join_ranks(passes, world);
+  const std::vector<analyze::RankVerdict> verdicts = analyze::join_ranks(passes);
   std::vector<Analysis> ranks;
   const auto judge = [&](Read& one, const analyze::RankVerdict& verdict) {
     ranks.push_back(one.pass->judge(one.attempt->info, one.health, verdict));

@@ -27,12 +27,12 @@
 #include "src/analyze/rules/run/comm_underflow.h"
 #include "src/analyze/rules/run/gradient_underflow.h"
 #include "src/analyze/rules/run/precision_audit.h"
-#include "src/analyze/rules/run/sentinel.h"
+#include "src/analyze/rules/run/unheard.h"
 #include "src/analyze/rules/run/setup_audit.h"
 #include "src/analyze/rules/origin/underflow.h"
 #include "src/analyze/rules/run/standstill.h"
 #include "src/analyze/rules/run/update_loss.h"
-#include "src/analyze/watch/sentinel_watch.h"
+#include "src/analyze/watch/health_watch.h"
 #include "src/analyze/watch/sources.h"
 #include "src/analyze/wording/advice.h"
 #include "src/analyze/wording/text.h"
@@ -72,7 +72,7 @@ class AnalyzerImpl final : public RankPass {
         norms_(names_),
         layers_(names_),
         device_(names_),
-        sentinel_(names_) {
+        health_(names_) {
     if (!rank) return;
     graph_.set_rank(*rank);
     comm_.set_rank(*rank);
@@ -117,7 +117,7 @@ class AnalyzerImpl final : public RankPass {
   const Names& names() const override { return names_; }
   ValueGraph& graph() override { return graph_; }
   const CommWatch& comm() const override { return comm_; }
-  const SentinelWatch& sentinel() const override { return sentinel_; }
+  const HealthWatch& health() const override { return health_; }
   const ReplicaWatch& replicas() const override { return replicas_; }
 
  private:
@@ -145,12 +145,9 @@ class AnalyzerImpl final : public RankPass {
       to.graph_.on_norm(row);
       to.norms_.on_norm(row);
     }
-    void on(const ReplayRecord& row) {
-      to.sentinel_.on_replay(row);
-      to.graph_.on_replay(row);
-    }
+    void on(const UnheardRecord& row) { to.health_.on_unheard(row); }
     void on(const HealthRecord& row) {
-      to.sentinel_.on_health(row);
+      to.health_.on_health(row);
       to.replicas_.on_health(row);
     }
     void on(const KernelRecord& row) { to.device_.on_kernel(row); }
@@ -174,8 +171,8 @@ class AnalyzerImpl final : public RankPass {
   }
 
   void on_mark(const MarkRecord& mark) {
-    if (sentinel_.was_refused(mark.step) && is_sink(mark.kind)) {
-      graph_.on_refused_mark(mark);
+    if (health_.was_unheard(mark.step) && is_sink(mark.kind)) {
+      graph_.on_unheard_mark(mark);
     } else {
       graph_.on_mark(mark);
     }
@@ -216,7 +213,7 @@ class AnalyzerImpl final : public RankPass {
   LayerWatch layers_;
   LrRampWatch lr_ramp_;
   DeviceTimes device_;
-  SentinelWatch sentinel_;
+  HealthWatch health_;
   ReplicaWatch replicas_;
   Timeline timeline_;
   EvidenceMap evidence_;
@@ -240,7 +237,7 @@ void AnalyzerImpl::on_step(const StepRecord& told) {
   const bool ends = record.ending == StepEnding::kEnd || record.ending == StepEnding::kExit;
   const bool may_give_up = ends && scaler_.skips_itself();
   const bool gives_up =
-      may_give_up && (sentinel_.only_gradients_are_bad(record.step) || graph_.only_backward_went_bad());
+      may_give_up && (health_.only_gradients_are_bad(record.step) || graph_.only_backward_went_bad());
   record.skipped = record.skipped || gives_up;
   TimelineStep step;
   step.step = record.step;
@@ -249,7 +246,7 @@ void AnalyzerImpl::on_step(const StepRecord& told) {
   step.lr = record.lr;
   StepRecord counted = record;  // whatever made its gradients bad, the scaler skips it
   counted.skipped = counted.skipped ||
-                    (may_give_up && (sentinel_.gradients_are_bad(record.step) || graph_.gradients_are_bad()));
+                    (may_give_up && (health_.gradients_are_bad(record.step) || graph_.gradients_are_bad()));
   const StepOutcome outcome = scaler_.on_step_end(counted);
   if (scaler_.is_own() && outcome.scaled && outcome.scale > 0) step.loss = record.loss /= outcome.scale;
   // Where bad gradients were given up they speak for the step.
@@ -263,9 +260,9 @@ void AnalyzerImpl::on_step(const StepRecord& told) {
                                            : graph_.judge_forward(record.step, !forward, stopped));
   step.skipped = outcome.held_back;
   step.scale = outcome.scaled ? outcome.scale : record.scale;
-  const bool bad_unseen = sentinel_.on_step_end(record, outcome, graph_);
+  const bool bad_unseen = health_.on_step_end(record, outcome, graph_);
   step.bad_ops = graph_.on_step_end(record, outcome, bad_unseen);
-  const HealthRecord* health = sentinel_.health();
+  const HealthRecord* health = health_.health();
   const NormWatch::Norms norms = norms_.on_step_end(record.step, finished ? record.loss : 0, graph_.step_was_bad(),
                                                     health == nullptr ? nullptr : &health->gradient_norm, record.lr);
   gradient_underflow_.on_step_end(record.step, outcome.scaled ? outcome.scale : 1);
@@ -406,13 +403,13 @@ void AnalyzerImpl::fill_coverage(Analysis& analysis, const RunInfo& info, const 
   }
   // Two ids may have one text in a trace that was tampered with.
   for (const auto& [text, count] : notes_) coverage.notes[names_.text(text)] = count;
-  sentinel_.fill_coverage(coverage, info.level, ops.level_helps(),
+  health_.fill_coverage(coverage, info.level, ops.level_helps(),
                           ops.all && ops.why_no_tap.empty() && info.level == "live");
   endings_.fill_coverage(coverage);
-  if (sentinel_.seen() && sentinel_.judged() < endings_.finished())
-    coverage.unjudged = fmt::format("{} of {} steps could not be judged", endings_.finished() - sentinel_.judged(),
+  if (health_.seen() && health_.judged() < endings_.finished())
+    coverage.unjudged = fmt::format("{} of {} steps could not be judged", endings_.finished() - health_.judged(),
                                     endings_.finished());
-  if (!sentinel_.seen() && coverage.ops == 0 && (endings_.finished() > 0 || info.level != "ops"))
+  if (!health_.seen() && coverage.ops == 0 && (endings_.finished() > 0 || info.level != "ops"))
     coverage.unjudged = "no operation was watched";
   for (const auto& [text, count] : coverage.notes) {
     constexpr std::string_view kRaised = "what would have followed: the program ended with an exception: ";
@@ -475,7 +472,7 @@ Analysis AnalyzerImpl::judge(const RunInfo& info, const TraceHealth& health, con
   analysis.findings = find_faults(graph_, names_, {evidence_, histograms_, scaler_, norms_.growths(), probes_, others,
                                                    graph_.other_sizes()});
   const bool trained = analysis.coverage.trained;
-  report_sentinel(analysis.findings, sentinel_, norms_.growths(), others, trained);
+  report_unheard(analysis.findings, health_, norms_.growths(), others, trained);
   join_aftermath(analysis.findings, bad_steps_);
   endings_.conclude(analysis.findings, trained);
   analysis.findings.insert(analysis.findings.end(), others.findings.begin(), others.findings.end());

@@ -124,10 +124,6 @@ int32_t nanhunt_step_bad(nanhunt_step_judge* judge, uint32_t step) {
   return answered(judge, [&](StepJudge& of) { return of.verdict(step).bad; });
 }
 
-int32_t nanhunt_step_trigger(nanhunt_step_judge* judge, uint32_t step) {
-  return answered(judge, [&](StepJudge& of) { return of.verdict(step).trigger(); });
-}
-
 int32_t nanhunt_step_boundary(nanhunt_step_judge* judge, uint32_t step) {
   return answered(judge, [&](StepJudge& of) {
     of.pass_boundary(step);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a sentinel and its replays have to say, beside ops.
+// What is recorded of steps, beside ops.
 #include <cstdint>
 #include <limits>
 #include <mutex>
@@ -16,7 +16,7 @@ namespace {
 static_assert(NANHUNT_BARRIER == static_cast<int>(CollectiveKind::kBarrier));
 static_assert(NANHUNT_PRODUCT == static_cast<int>(Reduction::kProduct));
 
-constexpr std::uint32_t kHealthBits = ((1u << (NANHUNT_OUTPUT + 1)) - 1) | kHealthAudit | kHealthChanged;
+constexpr std::uint32_t kHealthBits = ((1u << (NANHUNT_OUTPUT + 1)) - 1) | kHealthChanged;
 
 // It becomes a path below the attempt's folder when the run is looked at.
 void check_file_name(std::string_view name) {
@@ -111,9 +111,9 @@ nanhunt_status nanhunt_record_norm(nanhunt_recorder* recorder, uint32_t step, in
   });
 }
 
-nanhunt_status nanhunt_record_not_heard(nanhunt_recorder* recorder, uint32_t step, int32_t trigger, const char* why) {
+nanhunt_status nanhunt_record_not_heard(nanhunt_recorder* recorder, uint32_t step, const char* why) {
   return recording(recorder, [&](nanhunt_recorder& to) {
-    to.recorder->on_replay({step, enum_of("trigger", trigger, ReplayTrigger::kUser), ReplayResult::kRefused, text_of(why)});
+    to.recorder->on_unheard({step, text_of(why)});
   });
 }
 

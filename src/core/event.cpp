@@ -73,32 +73,6 @@ std::string_view scaler_action_name(ScalerAction action) {
   return "unknown";
 }
 
-std::string_view replay_trigger_name(ReplayTrigger trigger) {
-  switch (trigger) {
-    case ReplayTrigger::kLoss: return "loss";
-    case ReplayTrigger::kGradient: return "gradient";
-    case ReplayTrigger::kParameter: return "parameter";
-    case ReplayTrigger::kState: return "state";
-    case ReplayTrigger::kBuffer: return "buffer";
-    case ReplayTrigger::kBatch: return "batch";
-    case ReplayTrigger::kAudit: return "audit";
-    case ReplayTrigger::kChanged: return "changed";
-    case ReplayTrigger::kUser: return "user";
-  }
-  return "unknown";
-}
-
-std::string_view replay_result_name(ReplayResult result) {
-  switch (result) {
-    case ReplayResult::kBegin: return "begin";
-    case ReplayResult::kReproduced: return "reproduced";
-    case ReplayResult::kClean: return "clean";
-    case ReplayResult::kDiffers: return "differs";
-    case ReplayResult::kRefused: return "refused";
-  }
-  return "unknown";
-}
-
 std::string_view probe_mode_name(ProbeMode mode) {
   switch (mode) {
     case ProbeMode::kSame: return "same";

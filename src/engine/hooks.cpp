@@ -10,8 +10,7 @@ namespace {
 
 struct Entry {
   Observer* observer;  // null: removed while observers were being told
-  bool wants_ops, wants_replays;
-  bool of_replay = false;  // made by a ScopedReplay, not by a HookHandle
+  bool wants_ops;
 };
 
 struct ObserverList {
@@ -22,17 +21,14 @@ struct ObserverList {
 // Null before the first observer and again once the thread's list is gone: a storage may be released by
 // a destructor that runs later than the list's.
 thread_local ObserverList* current_list = nullptr;
-thread_local bool in_replay = false;
 thread_local int unobserved = 0;  // scopes
 thread_local int reported_now = 0, reported_ops_now = 0;  // observers, and those of them that want ops
-
-bool is_reported(const Entry& entry) { return entry.observer != nullptr && (!in_replay || entry.wants_replays); }
 
 void recount() {
   reported_now = reported_ops_now = 0;
   if (current_list == nullptr) return;
   for (const Entry& entry : current_list->entries) {
-    if (!is_reported(entry)) continue;
+    if (entry.observer == nullptr) continue;
     ++reported_now;
     if (entry.wants_ops) ++reported_ops_now;
   }
@@ -53,12 +49,11 @@ void add_to_list(const Entry& entry) {
   recount();
 }
 
-void remove_from_list(Observer* observer, bool of_replay) {
+void remove_from_list(Observer* observer) {
   if (current_list == nullptr) return;
   auto& entries = current_list->entries;
-  const auto found = std::find_if(entries.begin(), entries.end(), [&](const Entry& entry) {
-    return entry.observer == observer && entry.of_replay == of_replay;
-  });
+  const auto found = std::find_if(entries.begin(), entries.end(),
+                                  [&](const Entry& entry) { return entry.observer == observer; });
   if (found == entries.end()) return;
   if (current_list->reporting > 0) {
     found->observer = nullptr;
@@ -77,7 +72,7 @@ void tell(const F& call, bool of_ops = false) noexcept {
   const std::size_t count = list->entries.size();
   for (std::size_t i = 0; i < count; ++i) {
     const Entry entry = list->entries[i];
-    if (is_reported(entry) && (!of_ops || entry.wants_ops)) call(*entry.observer);
+    if (entry.observer != nullptr && (!of_ops || entry.wants_ops)) call(*entry.observer);
   }
   if (--list->reporting == 0) std::erase_if(list->entries, [](const Entry& entry) { return entry.observer == nullptr; });
 }
@@ -96,7 +91,7 @@ std::string& module_now() {
 }  // namespace
 
 HookHandle::HookHandle(Observer* observer) : observer_(observer) {
-  if (observer_ != nullptr) add_to_list({observer_, observer_->wants_ops(), observer_->wants_replays()});
+  if (observer_ != nullptr) add_to_list({observer_, observer_->wants_ops()});
 }
 
 HookHandle::~HookHandle() { remove(); }
@@ -112,27 +107,13 @@ HookHandle& HookHandle::operator=(HookHandle&& other) noexcept {
 }
 
 void HookHandle::remove() {
-  if (observer_ != nullptr) remove_from_list(std::exchange(observer_, nullptr), /*of_replay=*/false);
+  if (observer_ != nullptr) remove_from_list(std::exchange(observer_, nullptr));
 }
 
 HookHandle add_observer(Observer& observer) { return HookHandle(&observer); }
 
 bool has_observers() { return reported_now > 0; }
 bool ops_observed() { return reported_ops_now > 0 && unobserved == 0; }
-
-ScopedReplay::ScopedReplay(Observer& observer) : observer_(&observer) {
-  add_to_list({observer_, observer_->wants_ops(), /*wants_replays=*/true, /*of_replay=*/true});
-  in_replay = true;
-  recount();
-}
-
-ScopedReplay::~ScopedReplay() {
-  in_replay = false;
-  remove_from_list(observer_, /*of_replay=*/true);
-  recount();
-}
-
-bool replaying() { return in_replay; }
 
 ScopedUnobserved::ScopedUnobserved() { ++unobserved; }
 ScopedUnobserved::~ScopedUnobserved() { --unobserved; }

@@ -7,9 +7,7 @@
 #include "nanhunt/engine/autograd.h"
 #include "nanhunt/engine/hooks.h"
 #include "nanhunt/engine/ops.h"
-#include "src/core/scoped_value.h"
 #include "src/engine/ops/op.h"
-#include "src/engine/random/draw_watch.h"
 #include "src/engine/trainer_impl.h"
 
 namespace nanhunt::engine {
@@ -81,20 +79,14 @@ void Trainer::Impl::mark_changed_buffers() {
   }
 }
 
-Batch Trainer::Impl::load_batch(std::uint32_t step, std::uint32_t micro_batch, bool replay) {
+Batch Trainer::Impl::load_batch(std::uint32_t step, std::uint32_t micro_batch) {
   const ScopedPhase phase(Phase::kData);
   const ScopedModule no_module("");
   mark_start();
-  Batch batch = replay ? start.batches[micro_batch].batch : fetch_batch(step, micro_batch);
+  Batch batch = batches(step * options.micro_batches + micro_batch);
   notify_micro_batch(micro_batch, batch.sample_ids);
   mark_batch(batch);
   for (const auto& callback : callbacks) callback->on_batch_begin(batch);
-  return batch;
-}
-
-Batch Trainer::Impl::fetch_batch(std::uint32_t step, std::uint32_t micro_batch) {
-  Batch batch = batches(step * options.micro_batches + micro_batch);
-  if (keeps_start) start.batches.push_back({batch, version_of(batch.inputs), version_of(batch.targets)});
   return batch;
 }
 
@@ -109,7 +101,7 @@ void Trainer::Impl::join_ranks() {
 }
 
 Tensor Trainer::Impl::compute_loss(const Batch& batch) {
-  if (parallel && !replaying()) parallel->begin_forward();
+  if (parallel) parallel->begin_forward();
   std::optional<Autocast> region;
   if (options.autocast) region.emplace(*options.autocast);
   Tensor output;
@@ -164,7 +156,7 @@ void Trainer::Impl::run_backward(Tensor value, const LossOfStep& which) {
   std::optional<DetectAnomaly> anomaly;
   if (options.detect_anomaly) anomaly.emplace();
   std::optional<ScopedGradientListener> listener;
-  if (parallel && !replaying()) {
+  if (parallel) {
     parallel->enable_allreduce(which.last || (scaler && scaler->unscales_each_backward()));
     listener.emplace(*parallel);
   }
@@ -187,13 +179,12 @@ void Trainer::Impl::prepare_gradients() {
 
 bool Trainer::Impl::step_optimizer() {
   notify_optimizer_begin();
-  optimizer_ran = true;  // should it throw halfway
   std::optional<bool> ran;
   for (const auto& callback : callbacks) {
     if (!ran) ran = callback->on_step();
   }
   if (!ran) optimizer->step();
-  optimizer_ran = ran.value_or(true);
+  const bool optimizer_ran = ran.value_or(true);
   notify_optimizer_end(/*skipped=*/!optimizer_ran);
   try {
     for (const auto& callback : callbacks) callback->on_step_end();
@@ -203,13 +194,11 @@ bool Trainer::Impl::step_optimizer() {
   return optimizer_ran;
 }
 
-bool Trainer::Impl::run_to_boundary(StepResult& result, bool replay) {
+bool Trainer::Impl::run_to_boundary(StepResult& result) {
   bool has_loss = false;
   for (std::uint32_t m = 0; m < options.micro_batches; ++m) {
-    const Batch batch = load_batch(result.step, m, replay);
+    const Batch batch = load_batch(result.step, m);
     if (m == 0 && !keep_gradients) optimizer->zero_grad();
-    std::optional<ScopedDrawWatch> draws;
-    if (keeps_start && !replay) draws.emplace(start.streams, start.drew_elsewhere);
     const Tensor value = compute_loss(batch);
     has_loss = value.defined();
     if (!has_loss) continue;
@@ -253,15 +242,12 @@ Trainer::~Trainer() = default;
 StepResult Trainer::step() {
   Impl& run = *impl_;
   if (!run.ended_by.empty()) throw std::runtime_error(run.ended_by);
-  const ScopedValue stepping(run.stepping, true);
   StepResult result{.step = run.next_step};
-  run.optimizer_ran = run.stopped_by_anomaly = false;
   run.unread_losses.clear();
-  run.keep_start();
   notify_step_begin(result.step);
   bool has_loss = false;
   try {
-    has_loss = run.run_to_boundary(result, /*replay=*/false);
+    has_loss = run.run_to_boundary(result);
     if (has_loss) {
       if (run.boundary_callback) run.boundary_callback(*this);
       result.skipped = !run.step_optimizer();
@@ -271,7 +257,6 @@ StepResult Trainer::step() {
     run.read_losses(result);
     run.validate(result);
   } catch (const std::exception& stopped) {
-    run.stopped_by_anomaly = dynamic_cast<const AnomalyError*>(&stopped) != nullptr;
     run.keep_gradients = false;
     ++run.next_step;
     notify_step_given_up(result.step, StepEnding::kException, stopped.what());
@@ -302,8 +287,6 @@ Callback& Trainer::add_callback(std::unique_ptr<Callback> callback) {
   impl_->callbacks.push_back(std::move(callback));
   return *impl_->callbacks.back();
 }
-bool Trainer::stepping() const { return impl_->stepping; }
-bool Trainer::stopped_by_anomaly() const { return impl_->stopped_by_anomaly; }
 
 void Trainer::set_boundary_callback(std::function<void(Trainer&)> callback) { impl_->boundary_callback = std::move(callback); }
 
@@ -341,7 +324,6 @@ void Trainer::restore(const Snapshot& snapshot, bool steps_too) {
   if (impl_->optimizer->options().lr != snapshot.lr) impl_->optimizer->set_lr(snapshot.lr);
   if (steps_too) impl_->next_step = snapshot.next_step;
   impl_->ended_by.clear();
-  impl_->start = {};
   impl_->start_marked = false;
 }
 

@@ -208,7 +208,7 @@ Result<Digest> make_digest(const AttemptTrace& attempt) {
   count_what_was_given(*pass, rows.has_scaler());
   const Arrivals arrivals(pass->comm());
   const analyze::ReplicaWatch replicas = pass->replicas();
-  const std::vector<analyze::RankVerdict> verdicts = analyze::join_ranks({pass.get()}, info.world_size);
+  const std::vector<analyze::RankVerdict> verdicts = analyze::join_ranks({pass.get()});
   std::vector<Analysis> alone;
   alone.push_back(pass->judge(info, health, verdicts.front()));
   const Analysis analysis = analyze::merge_ranks(std::move(alone), options);

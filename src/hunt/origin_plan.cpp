@@ -33,11 +33,6 @@ class StepReader {
     trace::for_each_in_order(batch, *this);
   }
 
-  // A step that is replayed several times stands in the trace several times: the last one before the origin counts.
-  void on(const ReplayRecord& replay) {
-    if (replay.result == ReplayResult::kBegin && replay.seq <= seq_) ops_.clear();
-  }
-
   void on(const OpRecord& op) {
     if (op.step != step_ || op.seq > seq_) return;
     if (ops_.size() >= kMaxStepOps) {

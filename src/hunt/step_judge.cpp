@@ -84,7 +84,7 @@ void StepJudge::pass_boundary(std::uint32_t step) {
 Consequence StepJudge::judge(std::uint32_t step, Harm harm) {
   switch (policy_.judge(step, harm)) {
     case Trigger::kNone: return Consequence::kNothing;
-    case Trigger::kReplay: return Consequence::kTaken;
+    case Trigger::kTaken: return Consequence::kTaken;
     case Trigger::kWaits: left_out_ = true; return Consequence::kNothing;
     case Trigger::kSpent: break;
   }

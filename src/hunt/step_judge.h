@@ -45,7 +45,7 @@ StepState ended_by(StepEnding ending);
 enum class Consequence : std::uint8_t {
   kNothing,  // nothing is bad, or a step of the same streak was taken not long ago
   kSpent,    // too many were taken: the first such step of a streak is told without its operations
-  kTaken,    // its operations are wanted: they are kept, or the step is run again
+  kTaken,    // its operations are wanted: they are kept
 };
 
 // What becomes of the operations of a step that were held in memory. kShown: an example of healthy ones.

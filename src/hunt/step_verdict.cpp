@@ -28,41 +28,10 @@ void StepVerdict::note_changed(std::string_view path) {
   if (first_bad.empty()) first_bad = path;
 }
 
-void StepVerdict::note_audited(std::string_view path) {
-  bad |= kHealthAudit;
-  ++bad_tensors;
-  if (first_bad.empty()) first_bad = path;
-}
-
 Harm StepVerdict::harm(bool held_back) const {
   const std::uint32_t made = bad & ~kLoadedBits;
   if (made == 0) return Harm::kNone;  // what was loaded has done nothing so far
   return held_back && !kept && made == role_bit(TensorRole::kBoundaryGradient) ? Harm::kScaled : Harm::kHarm;
-}
-
-ReplayTrigger StepVerdict::trigger() const {
-  if ((bad & kHealthChanged) != 0) return ReplayTrigger::kChanged;
-  if (!first_role) return (bad & kHealthAudit) != 0 ? ReplayTrigger::kAudit : ReplayTrigger::kUser;
-  switch (*first_role) {
-    case TensorRole::kLoss: return ReplayTrigger::kLoss;
-    case TensorRole::kBoundaryGradient: return ReplayTrigger::kGradient;
-    case TensorRole::kParameter: return ReplayTrigger::kParameter;
-    case TensorRole::kState: return ReplayTrigger::kState;
-    case TensorRole::kBuffer: return ReplayTrigger::kBuffer;
-    case TensorRole::kBatch:
-    case TensorRole::kLabel: return ReplayTrigger::kBatch;
-    case TensorRole::kOutput: return ReplayTrigger::kLoss;
-  }
-  return ReplayTrigger::kUser;
-}
-
-ReplayEvent StepVerdict::replayed(std::uint32_t step, ReplayResult result, std::string_view text) const {
-  ReplayEvent event;
-  event.step = step;
-  event.trigger = trigger();
-  event.result = result;
-  event.text = text;
-  return event;
 }
 
 HealthEvent StepVerdict::health(std::uint32_t step, double gradient_norm, double weight_norm) const {

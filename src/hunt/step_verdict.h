@@ -13,7 +13,7 @@
 namespace nanhunt::hunt {
 
 struct StepVerdict {
-  std::uint32_t bad = 0, bad_tensors = 0;  // bad: bits of tensor roles, kHealthChanged, kHealthAudit
+  std::uint32_t bad = 0, bad_tensors = 0;  // bad: bits of tensor roles, kHealthChanged
   std::string first_bad;
   std::optional<TensorRole> first_role;
   bool kept = false;  // gradients were bad before the step added to them: no scale calibrates that away
@@ -23,15 +23,9 @@ struct StepVerdict {
   void note_older(TensorRole role, std::string_view path);
   // Contents changed unseen. Whether that counts as one more bad tensor is the caller's to say.
   void note_changed(std::string_view path);
-  // The optimizer is about to store something that is not finite.
-  void note_audited(std::string_view path);
 
   // `held_back`: a dynamic loss scaler skips the optimizer where gradients are bad.
   Harm harm(bool held_back) const;
-  // The first cause, in the order of the step.
-  ReplayTrigger trigger() const;
-
-  ReplayEvent replayed(std::uint32_t step, ReplayResult result, std::string_view text) const;  // borrows `text`
   // 2-norms; NaN: not known.
   HealthEvent health(std::uint32_t step, double gradient_norm, double weight_norm) const;  // borrows this
 };

@@ -17,17 +17,17 @@ Trigger TriggerPolicy::judge(std::uint32_t step, Harm harm) {
   if (step - streak_begin_ >= kLongStreak) harm = Harm::kHarm;
   const bool worse = harm > streak_harm_;
   streak_harm_ = std::max(streak_harm_, harm);
-  if (last_replay_ == step) return Trigger::kNone;
-  const std::uint32_t last = last_replay_.value_or(step);
-  if (!worse && last_replay_ && std::max(step, last) - std::min(step, last) < options_.distance) return Trigger::kWaits;
+  if (last_taken_ == step) return Trigger::kNone;
+  const std::uint32_t last = last_taken_.value_or(step);
+  if (!worse && last_taken_ && std::max(step, last) - std::min(step, last) < options_.distance) return Trigger::kWaits;
   if (triggers_ >= options_.max_triggers) return Trigger::kSpent;
   if (harm == Harm::kScaled) {
     if (scaled_triggers_ >= (options_.max_triggers + 1) / 2) return Trigger::kSpent;
     ++scaled_triggers_;
   }
   ++triggers_;
-  last_replay_ = step;
-  return Trigger::kReplay;
+  last_taken_ = step;
+  return Trigger::kTaken;
 }
 
 }  // namespace nanhunt::hunt

@@ -90,7 +90,6 @@ class RecorderImpl final : public NumberingRecorder {
   }
   void on_step_end(const StepEvent& event) noexcept override {
     guarded(&Dropped::other, [&] {
-      if (in_replay_) replay_ends_ = true;  // should its own end have been lost
       const BatchQueue::Clock::time_point told(std::chrono::nanoseconds(event.at_ns));
       const std::chrono::nanoseconds since = (event.at_ns == 0 ? BatchQueue::Clock::now() : told) - started_;
       builder_.add_step(event, since.count());
@@ -107,13 +106,8 @@ class RecorderImpl final : public NumberingRecorder {
   void on_norm(const NormEvent& event) noexcept override {
     guarded(&Dropped::other, [&] { builder_.add_norm(event); });
   }
-  void on_replay(const ReplayEvent& event) noexcept override {
-    const bool begins = event.result == ReplayResult::kBegin;
-    guarded(&Dropped::other, [&] {
-      if (begins) in_replay_ = true;
-      if (!begins && in_replay_) replay_ends_ = true;  // its last rows are handed over before rows may go again
-      builder_.add_replay(event);
-    });
+  void on_unheard(const UnheardEvent& event) noexcept override {
+    guarded(&Dropped::other, [&] { builder_.add_unheard(event); });
   }
   void on_changed(const ChangedEvent& event) noexcept override {
     guarded(&Dropped::other, [&] { builder_.add_changed(event); });
@@ -341,12 +335,12 @@ class RecorderImpl final : public NumberingRecorder {
     if (holding_ && !is_shown_early() && !is_hold_full(bytes)) return;
     const auto now = BatchQueue::Clock::now();
     if (!oldest_row_) oldest_row_ = now;
-    const bool asked = hand_over_soon_ || replay_ends_ || tick_waits_.load(std::memory_order_relaxed) ||
+    const bool asked = hand_over_soon_ || tick_waits_.load(std::memory_order_relaxed) ||
                        now - *oldest_row_ >= tick_of(options_.flush_ms);
     if (!asked && ops < kept_ops_ + kBatchOps && bytes < kept_bytes_ + batch_bytes()) return;
     hand_over_soon_ = false;
     tick_waits_.store(false, std::memory_order_relaxed);
-    if (options_.on_full == OnFull::kWait || in_replay_) {
+    if (options_.on_full == OnFull::kWait) {
       queue_->wait_for_room(bytes, queue_age_of(options_.flush_ms));
     } else if (!queue_->has_room(bytes)) {
       const Dropped dropped = builder_.thin_rows();
@@ -360,7 +354,6 @@ class RecorderImpl final : public NumberingRecorder {
       queue_->wait_for_room(kept_bytes_, BatchQueue::Clock::duration::max());
     }
     push();
-    if (replay_ends_) in_replay_ = replay_ends_ = false;
   }
   // Where badness began in the hold, a kill loses no more of it than of what is not held. Most steps end before.
   bool is_shown_early() {
@@ -472,7 +465,6 @@ class RecorderImpl final : public NumberingRecorder {
   BatchQueue::Clock::time_point handed_over_{};  // last
   Dropped held_dropped_;  // of them
   std::uint32_t step_ = 0;  // that ended last
-  bool in_replay_ = false, replay_ends_ = false;  // the run waits in one, whatever on_full says
   std::atomic<bool> tick_waits_{false};
   bool closed_ = false;
   Status close_status_;

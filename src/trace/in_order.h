@@ -3,7 +3,7 @@
 //
 // Rows of a kind keep the order that they have. Between kinds, at one moment:
 //  - records that were lost or retired first: what follows may hang on them;
-//  - what watching left (changes, norms, replays, health) before the marks and the end of its step: it may be why;
+//  - what watching left (changes, norms, unheard steps, health) before the marks and the end of its step: it may be why;
 //  - marks, then what a scaler did, before the end of their step, and all before a release: what is released cannot be
 //    marked any more;
 //  - sample ids, which carry no sequence number, before the first op or mark of their micro-batch.
@@ -19,7 +19,7 @@
 namespace nanhunt::trace {
 
 // `visitor.on(row)` is called for ops, marks, steps, sample_ids, ends_of_life, drops, retired, scaler, changed, norms,
-// replays, health and kernels. Tables, values and what is about an op by its number are not in time.
+// unheard steps, health and kernels. Tables, values and what is about an op by its number are not in time.
 template <typename Visitor>
 class InOrder {
  public:
@@ -68,7 +68,7 @@ class InOrder {
   // One row of what watching left before (seq, step). False: nothing more.
   bool take_watching(std::uint64_t seq, std::uint32_t step) {
     return take_watched(changed_, seq, step) || take_watched(norms_, seq, step) ||
-           take_watched(replays_, seq, step) || take_watched(health_, seq, step);
+           take_watched(unheard_, seq, step) || take_watched(health_, seq, step);
   }
 
   // Everything that happened before op `seq`.
@@ -136,7 +136,7 @@ class InOrder {
   Rows<ScalerRecord> scaler_{batch_.scaler};
   Rows<ChangedRecord> changed_{batch_.changed};
   Rows<NormRecord> norms_{batch_.norms};
-  Rows<ReplayRecord> replays_{batch_.replays};
+  Rows<UnheardRecord> unheard_{batch_.unheard};
   Rows<HealthRecord> health_{batch_.health};
 };
 

@@ -90,7 +90,7 @@ std::string_view record_kind_name(std::uint16_t type);   // "ops", "end", "unkno
   KIND(kValues, values) KIND(kOps, ops) KIND(kMarks, marks) KIND(kSampleIds, sample_ids) KIND(kSteps, steps)           \
   KIND(kEvidence, evidence) KIND(kEndsOfLife, ends_of_life) KIND(kExperiments, experiments) KIND(kDrops, drops)        \
   KIND(kScaler, scaler) KIND(kHistograms, histograms) KIND(kRetired, retired) KIND(kHealth, health)                    \
-  KIND(kNorms, norms) KIND(kReplays, replays) KIND(kChanged, changed) KIND(kProbes, probes)                            \
+  KIND(kNorms, norms) KIND(kUnheard, unheard) KIND(kChanged, changed) KIND(kProbes, probes)                            \
   KIND(kCaptures, captures) KIND(kNotes, notes) KIND(kCollectives, collectives) KIND(kKernels, kernels)    \
   KIND(kFrames, frames) KIND(kSetup, setup)
 

@@ -189,25 +189,6 @@ TEST_F(Diff, sees_numbers_that_became_zero_in_one_run) {
   EXPECT_EQ(told(diff(run(60), run(10))), "statistics | mul |  | forward | step 0 | zero_share");
 }
 
-TEST_F(Diff, leaves_replays_out) {
-  // given a run, and the same one with a replay of its last step in its trace
-  const TraceBuilder a = make({.steps = 2});
-  TraceBuilder again = make({.steps = 2});
-  again.step(1);
-  again.in("fc1").op("mm", {{"self", again.value(finite(4))}}, finite(4).nan(4));
-  std::vector<RecordBatch> replayed = again.batches();
-  replayed.back().replays = {{a.next_seq(), 1, ReplayTrigger::kLoss, ReplayResult::kBegin, 0},
-                             {again.next_seq(), 1, ReplayTrigger::kLoss, ReplayResult::kReproduced, 0}};
-  const TempDir dir;
-  auto writer = TraceWriter::create(dir.path("replayed"), RunInfo{});
-  ASSERT_TRUE(writer);
-  for (const RecordBatch& batch : replayed) ASSERT_TRUE((*writer)->write(batch));
-  ASSERT_TRUE((*writer)->close());
-  const DiffResult result = diff_folders(write(a), dir.path("replayed"));
-  EXPECT_EQ(told(result), "-");
-  EXPECT_EQ(result.counts[static_cast<std::size_t>(DiffKind::kOnlyInB)], 0U);
-}
-
 TEST_F(Diff, tells_of_damage_and_compares_what_is_left) {
   // given a trace whose middle is overwritten
   const std::string a = write(make({.steps = 400, .bad_from = 999}), 50),
@@ -294,19 +275,17 @@ TEST_F(Diff, holds_no_more_of_a_step_than_a_block_however_many_results_its_ops_h
   EXPECT_LE(most, (1u << 19) + kResults);
 }
 
-// As level sentinel leaves it: a summary a step, and the ops of a replay.
+// As level live leaves it: a summary a step, and the ops of a bad one.
 TraceBuilder summaries(std::uint32_t steps, std::uint32_t bad_from) {
   TraceBuilder t;
   for (std::uint32_t step = 0; step < steps; ++step) {
     t.step(step);
     const bool bad = step >= bad_from;
     if (step == bad_from) {
-      t.replay(ReplayResult::kBegin);
       const auto w = t.value(finite(64).shape({8, 8}));
       t.mark(TensorRole::kParameter, "fc1.weight", w);
       const auto y = t.in("fc1").op("mm", {{"self", w}}, finite(64).shape({8, 8}).inf(1).first_at(3));
       t.mark(TensorRole::kLoss, "loss", y);
-      t.replay(ReplayResult::kReproduced);
     }
     t.health(bad ? 1u << static_cast<unsigned>(TensorRole::kLoss) : 0, bad ? "loss" : "");
     t.end_step(bad ? std::numeric_limits<double>::quiet_NaN() : 1.0);
@@ -329,16 +308,16 @@ TEST_F(Diff, of_two_levels_compares_what_both_have_and_says_so) {
   const auto compare = [&](std::uint32_t bad_from, const std::string& level) {
     return diff_folders(write(summaries(6, bad_from), 0, level), write(full, 0, "ops"));
   };
-  const DiffResult same = compare(3, "sentinel");
+  const DiffResult same = compare(3, "live");
   EXPECT_EQ(told(same), "-");
   EXPECT_TRUE(same.levels_differ);
   EXPECT_EQ(same.steps_compared, 6u);
-  EXPECT_EQ(same.steps_with_ops, 0u);  // a replay is not the step
-  EXPECT_EQ(same.ops_compared, 0u);
+  EXPECT_EQ(same.steps_with_ops, 1u);
+  EXPECT_EQ(same.ops_compared, 1u);
   EXPECT_GT(same.ops_unshared_b, 0u);
   // a run that is bad elsewhere is still told apart
-  EXPECT_EQ(told(compare(1, "sentinel")), "loss |  |  | loss | step 1 | loss");
-  EXPECT_EQ(told(compare(99, "sentinel")), "loss |  |  | loss | step 3 | loss");
+  EXPECT_EQ(told(compare(1, "live")), "badness | mm | fc1 | forward | step 1 | badness");
+  EXPECT_EQ(told(compare(99, "live")), "loss |  |  | loss | step 3 | loss");
   // at one level, what only one trace has is a difference
   EXPECT_FALSE(compare(3, "ops").levels_differ);
   EXPECT_NE(told(compare(3, "ops")), "-");

@@ -244,7 +244,7 @@ TEST(Endings, clean_is_earned_step_by_step) {
   TraceBuilder unjudged;
   unjudged.health();
   unjudged.end_step();
-  unjudged.end_step();  // no word of the sentinel
+  unjudged.end_step();  // no health row
   const Analysis a = analysis_of(unjudged);
   EXPECT_EQ(a.verdict.status, VerdictStatus::kInconclusive);
   EXPECT_THAT(a.verdict.headline, HasSubstr("1 of 2 steps could not be judged"));

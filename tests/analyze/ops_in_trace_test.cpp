@@ -37,7 +37,7 @@ TraceBuilder bad_step(const std::string& why_no_tap, bool bad = true) {
   t.health();
   t.end_step();
   if (bad) {
-    t.replay(ReplayResult::kRefused, "The step was not replayed: operations cannot be watched here.");
+    t.unheard("The step was not heard: operations cannot be watched here.");
     t.health(role_bit(TensorRole::kLoss), "loss");
     t.end_step(std::nan(""));
   }
@@ -63,7 +63,7 @@ bool proposes_level_ops(const Analysis& a) {
 }
 
 TEST(OpsInTrace, without_a_tap_the_advice_is_what_makes_it_available_at_any_level) {
-  for (const char* level : {"sentinel", "ops"}) {
+  for (const char* level : {"steps", "ops"}) {
     const Analysis a = analysis_at(level, bad_step(kReason));
     ASSERT_EQ(a.findings.size(), 1u);
     ASSERT_EQ(a.findings[0].advice.size(), 1u);
@@ -82,23 +82,23 @@ TEST(OpsInTrace, without_a_tap_the_advice_is_what_makes_it_available_at_any_leve
 }
 
 TEST(OpsInTrace, a_run_without_a_tap_that_stays_finite_is_clean_and_no_level_is_proposed) {
-  for (const char* level : {"sentinel", "ops"}) {
+  for (const char* level : {"steps", "ops"}) {
     const Analysis a = analysis_at(level, bad_step(kReason, false));
     EXPECT_EQ(table(a), "clean\n");
     EXPECT_FALSE(proposes_level_ops(a)) << words_of(a);
     EXPECT_THAT(a.coverage.unwatched, Contains(HasSubstr("the tap is missing, because " + kReason)));
   }
-  const Analysis twin = analysis_at("sentinel", bad_step("", false));
+  const Analysis twin = analysis_at("steps", bad_step("", false));
   EXPECT_EQ(table(twin), "clean\n");
   EXPECT_TRUE(proposes_level_ops(twin));
   EXPECT_FALSE(proposes_level_ops(analysis_at("ops", bad_step("", false))));
 }
 
 TEST(OpsInTrace, a_damaged_trace_lost_no_operations_where_there_was_no_tap) {
-  const Analysis a = analysis_at("sentinel", bad_step(kReason), 1);
+  const Analysis a = analysis_at("steps", bad_step(kReason), 1);
   EXPECT_EQ(a.findings.at(0).advice.at(0).id, "get-tap");
   EXPECT_THAT(a.findings[0].evidence, Not(Contains(HasSubstr("damaged"))));
-  for (const char* level : {"sentinel", "ops"}) {
+  for (const char* level : {"steps", "ops"}) {
     const Analysis twin = analysis_at(level, bad_step(""), 1);
     EXPECT_EQ(twin.findings.at(0).advice.at(0).id, "record-again");
     EXPECT_THAT(twin.findings[0].evidence, Contains(HasSubstr("The trace is damaged")));
@@ -118,9 +118,9 @@ TEST(OpsInTrace, other_advice_stays_beside_it) {
               HasSubstr("because PyTorch 2.4 or newer is needed, this is 2.3.1. Install PyTorch 2.4 or newer."));
 }
 
-TEST(OpsInTrace, a_refusal_is_not_said_twice) {
-  EXPECT_EQ(analysis_at("sentinel", bad_step(kReason)).findings.at(0).explanation,
-            "It was read when the step ended, and its operations are not known: operations cannot be watched here.");
+TEST(OpsInTrace, that_a_step_was_not_heard_is_not_said_twice) {
+  EXPECT_EQ(analysis_at("steps", bad_step(kReason)).findings.at(0).explanation,
+            "Its numbers show it, and its operations were not heard: operations cannot be watched here.");
 }
 
 TEST(OpsInTrace, what_to_do_follows_from_the_reason) {
@@ -132,7 +132,7 @@ TEST(OpsInTrace, what_to_do_follows_from_the_reason) {
   EXPECT_THAT(tap_todo("another library holds PyTorch's dispatch key Fake: no"), HasSubstr("without the library"));
   EXPECT_EQ(tap_todo("there is no memory for it"), "");
   TraceBuilder t = bad_step("there is no memory for it");
-  EXPECT_THAT(analysis_at("sentinel", t).findings.at(0).advice.at(0).text, HasSubstr("doctor --env"));
+  EXPECT_THAT(analysis_at("steps", t).findings.at(0).advice.at(0).text, HasSubstr("doctor --env"));
 }
 
 TEST(OpsInTrace, only_its_own_note_says_that_the_tap_is_missing) {

@@ -20,8 +20,6 @@
 namespace nanhunt {
 namespace {
 
-using hooks::WatchLevel;
-
 using TrainerMaker = std::unique_ptr<engine::Trainer> (*)();
 
 // fp32 weights under fp16 autocast, a dynamic loss scale and a plain optimizer.
@@ -77,22 +75,18 @@ double seconds_by_clock(engine::Trainer& trainer) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-void watched_step(benchmark::State& state, TrainerMaker make, std::optional<WatchLevel> level) {
+void watched_step(benchmark::State& state, TrainerMaker make, bool watches) {
   auto plain = make(), control = make(), watched = make();
   const auto dir = std::filesystem::temp_directory_path() / "nanhunt-watch-bench";
   std::filesystem::remove_all(dir);
   RecorderOptions options;
   options.run_dir = dir.string();
-  if (level != WatchLevel::kOps) options.on_full = OnFull::kDrop;
   auto recorder = Recorder::open(options, RunInfo{});
   if (!recorder) {
     state.SkipWithError(recorder.status().message().c_str());
     return;
   }
-  // A sentinel watches its own trainer alone and lives on; level ops hears all of the thread, so it comes and goes.
-  std::optional<hooks::TrainerWatch> watch;
-  const bool stays = level && level != WatchLevel::kOps;
-  if (stays) watch.emplace(*watched, **recorder, hooks::WatchOptions{.level = *level});
+  std::optional<hooks::TrainerWatch> watch;  // it hears all of the thread, so it comes and goes
   for (auto* trainer : {plain.get(), control.get(), watched.get()}) trainer->step();
   const auto timed = state.range(0) == 0 ? seconds_of_step : seconds_by_clock;
   std::vector<double> ratios, controls, plain_seconds;
@@ -100,9 +94,9 @@ void watched_step(benchmark::State& state, TrainerMaker make, std::optional<Watc
   for (auto _ : state) {
     double a = 0, b = 0, c = 0;
     const auto run_watched = [&] {
-      if (level && !stays) watch.emplace(*watched, **recorder, hooks::WatchOptions{.level = *level});
+      if (watches) watch.emplace(*watched, **recorder);
       b = timed(*watched);
-      if (!stays) watch.reset();
+      watch.reset();
     };
     // In turns first, second and last, so that what comes before does not favour one of them.
     const std::function<void()> runs[] = {[&] { a = timed(*plain); }, run_watched, [&] { c = timed(*control); }};
@@ -124,11 +118,9 @@ void watched_step(benchmark::State& state, TrainerMaker make, std::optional<Watc
 }
 
 #define NANHUNT_WATCH_BENCH(model, pairs)                                                                              \
-  BENCHMARK_CAPTURE(watched_step, model##_off, make_##model, std::nullopt)                                             \
+  BENCHMARK_CAPTURE(watched_step, model##_off, make_##model, false)                                                    \
       ->UseManualTime()->Iterations(pairs)->Arg(0);                                                                    \
-  BENCHMARK_CAPTURE(watched_step, model##_sentinel, make_##model, WatchLevel::kSentinel)                               \
-      ->UseManualTime()->Iterations(pairs)->Arg(0);                                                                    \
-  BENCHMARK_CAPTURE(watched_step, model##_ops, make_##model, WatchLevel::kOps)                                         \
+  BENCHMARK_CAPTURE(watched_step, model##_ops, make_##model, true)                                                     \
       ->UseManualTime()->Iterations(pairs)->Arg(0)
 
 NANHUNT_WATCH_BENCH(cnn, 400);

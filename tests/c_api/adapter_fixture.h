@@ -128,7 +128,7 @@ class CAdapter : public testing::Test {
           add(all.histograms, batch.histograms);
           add(all.health, batch.health);
           add(all.norms, batch.norms);
-          add(all.replays, batch.replays);
+          add(all.unheard, batch.unheard);
           add(all.changed, batch.changed);
           add(all.probes, batch.probes);
           add(all.captures, batch.captures);

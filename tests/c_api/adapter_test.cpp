@@ -16,18 +16,18 @@ TEST_F(CAdapter, where_no_device_can_be_read_the_reason_is_said_in_one_line) {
   EXPECT_EQ(counts.streams, 0u);
 }
 
-TEST_F(CAdapter, what_a_sentinel_says_reaches_the_trace) {
+TEST_F(CAdapter, what_is_said_of_steps_reaches_the_trace) {
   nanhunt_health health{};
   health.struct_size = sizeof health;
   health.step = 3;
-  health.bad = 1u << NANHUNT_BOUNDARY_GRADIENT | 1u << 16;
+  health.bad = 1u << NANHUNT_BOUNDARY_GRADIENT | 1u << 17;
   health.bad_tensors = 2;
   health.first_bad = "fc1.weight";
   health.gradient_norm = INFINITY;
   ASSERT_EQ(nanhunt_record_health(recorder_, &health), NANHUNT_OK) << nanhunt_last_error();
   ASSERT_EQ(nanhunt_record_norm(recorder_, 3, NANHUNT_BOUNDARY_GRADIENT, "fc1.weight", NAN, 2.5), NANHUNT_OK);
   ASSERT_EQ(record(log_row(x_.data(), y_.data(), 1)), NANHUNT_OK);
-  ASSERT_EQ(nanhunt_record_not_heard(recorder_, 3, 1, "the budget had no room"), NANHUNT_OK);
+  ASSERT_EQ(nanhunt_record_not_heard(recorder_, 3, "the budget had no room"), NANHUNT_OK);
   ASSERT_EQ(nanhunt_record_changed(recorder_, 3, value(x_.data(), 1).data(), 0, 2, 1), NANHUNT_OK);
   nanhunt_probe probe{};
   probe.struct_size = sizeof probe;
@@ -41,11 +41,11 @@ TEST_F(CAdapter, what_a_sentinel_says_reaches_the_trace) {
 
   const RecordBatch all = close_and_read();
   ASSERT_THAT(all.health, SizeIs(1));
-  EXPECT_EQ(all.health[0].bad, 1u << 1 | 1u << 16);
+  EXPECT_EQ(all.health[0].bad, 1u << 1 | 1u << 17);
   ASSERT_THAT(all.norms, SizeIs(1));
   EXPECT_TRUE(std::isnan(all.norms[0].norm));
-  ASSERT_THAT(all.replays, SizeIs(1));
-  EXPECT_EQ(all.replays[0].result, nanhunt::ReplayResult::kRefused);
+  ASSERT_THAT(all.unheard, SizeIs(1));
+  EXPECT_EQ(all.unheard[0].step, 3u);
   ASSERT_THAT(all.changed, SizeIs(1));
   EXPECT_TRUE(all.changed[0].opaque);
   EXPECT_NE(all.changed[0].before, 0u);
@@ -173,7 +173,6 @@ TEST_F(CAdapter, wrong_watching_is_refused) {
   EXPECT_EQ(nanhunt_record_health(recorder_, &health), NANHUNT_USAGE);
   EXPECT_EQ(nanhunt_record_health(recorder_, nullptr), NANHUNT_USAGE);
   EXPECT_EQ(nanhunt_record_norm(recorder_, 0, NANHUNT_LOSS, "x", 0, 0), NANHUNT_USAGE);
-  EXPECT_EQ(nanhunt_record_not_heard(recorder_, 0, 9, ""), NANHUNT_USAGE);
   EXPECT_EQ(nanhunt_record_changed(recorder_, 0, nullptr, 0, 0, 0), NANHUNT_USAGE);
   const Words no_layout = {0, 0, 0, 77};
   EXPECT_EQ(nanhunt_record_changed(recorder_, 0, no_layout.data(), 0, 0, 0), NANHUNT_USAGE);

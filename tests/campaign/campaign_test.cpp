@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each fault is named at both levels, and nothing is said of the same run without it.
+// Each fault is named, and nothing is said of the same run without it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,25 +27,17 @@ INSTANTIATE_TEST_SUITE_P(Campaign, PlantedFault, testing::ValuesIn(all_faults())
 TEST_P(PlantedFault, is_named_and_its_repaired_twin_is_not) {
   const Fault& fault = GetParam();
   const TempDir folder;
-  for (const std::string level : {"ops", "sentinel"}) {
-    SCOPED_TRACE(level);
-    // given the run without the fault, of which nothing is said
-    const RunLog clean = train_and_judge(fault.settings, fault.plan, false, level, folder.path("clean-" + level));
-    EXPECT_FALSE(clean.answer && clean.answer->severity == Severity::kFault) << text_of(clean.answer);
-    // and the run with it, to which it did harm by its numbers and not by what the analyzer says
-    const RunLog faulty = train_and_judge(fault.settings, fault.plan, true, level, folder.path("faulty-" + level));
-    EXPECT_TRUE(did_harm(faulty, clean));
-    Expected expected = fault.expected;
-    if (expected.cls == FindingClass::kExploding) expected.step = faulty.first_bad_step;
-    // then it is named where it can be seen
-    if (level == "sentinel" && !fault.sentinel_sees) {
-      EXPECT_FALSE(faulty.first_bad_step) << "in step " << *faulty.first_bad_step;
-      continue;
-    }
-    if (level == "sentinel" && said_not_reproducible(expected, faulty.answer)) continue;
-    EXPECT_TRUE(origin_right(expected, faulty.answer)) << text_of(faulty.answer);
-    EXPECT_TRUE(class_right(expected, faulty.answer)) << text_of(faulty.answer);
-  }
+  // given the run without the fault, of which nothing is said
+  const RunLog clean = train_and_judge(fault.settings, fault.plan, false, folder.path("clean"));
+  EXPECT_FALSE(clean.answer && clean.answer->severity == Severity::kFault) << text_of(clean.answer);
+  // and the run with it, to which it did harm by its numbers and not by what the analyzer says
+  const RunLog faulty = train_and_judge(fault.settings, fault.plan, true, folder.path("faulty"));
+  EXPECT_TRUE(did_harm(faulty, clean));
+  Expected expected = fault.expected;
+  if (expected.cls == FindingClass::kExploding) expected.step = faulty.first_bad_step;
+  // then it is named
+  EXPECT_TRUE(origin_right(expected, faulty.answer)) << text_of(faulty.answer);
+  EXPECT_TRUE(class_right(expected, faulty.answer)) << text_of(faulty.answer);
 }
 
 class HealthyRun : public testing::TestWithParam<Healthy> {};
@@ -54,10 +46,8 @@ INSTANTIATE_TEST_SUITE_P(Campaign, HealthyRun, testing::ValuesIn(healthy_runs())
 
 TEST_P(HealthyRun, is_not_called_faulty) {
   const TempDir folder;
-  for (const std::string level : {"ops", "sentinel"}) {
-    const RunLog log = train_and_judge(GetParam().settings, GetParam().plan, false, level, folder.path(level));
-    EXPECT_FALSE(log.answer && log.answer->severity == Severity::kFault) << level << ": " << text_of(log.answer);
-  }
+  const RunLog log = train_and_judge(GetParam().settings, GetParam().plan, false, folder.path("run"));
+  EXPECT_FALSE(log.answer && log.answer->severity == Severity::kFault) << text_of(log.answer);
 }
 
 }  // namespace

@@ -49,12 +49,11 @@ double distance(const std::vector<double>& a, const std::vector<double>& b) {
 
 }  // namespace
 
-RunLog train_and_judge(const Settings& settings, const Plan& plan, bool faulty, const std::string& level,
-                       const std::string& folder) {
+RunLog train_and_judge(const Settings& settings, const Plan& plan, bool faulty, const std::string& folder) {
   RunInfo info;
   info.framework = "nanhunt-engine";
   info.device = "cpu";
-  info.level = level;
+  info.level = "ops";
   RecorderOptions options;
   options.run_dir = folder;
   auto recorder = Recorder::open(options, info);
@@ -64,9 +63,7 @@ RunLog train_and_judge(const Settings& settings, const Plan& plan, bool faulty, 
     Rig rig(settings, plan, faulty);
     FirstBadStep first_bad_step(log.first_bad_step);
     const engine::HookHandle handle = engine::add_observer(first_bad_step);
-    hooks::WatchOptions watch_options;
-    watch_options.level = *hooks::parse_watch_level(level);
-    const hooks::TrainerWatch watch(rig.trainer(), **recorder, watch_options);
+    const hooks::TrainerWatch watch(rig.trainer(), **recorder);
     rig.start_sabotage();
     log.start = parameters_of(rig);
     for (std::uint32_t i = 0; i < settings.steps; ++i) log.losses.push_back(rig.step().loss);

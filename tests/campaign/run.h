@@ -16,8 +16,7 @@ struct RunLog {
   std::optional<Finding> answer;
 };
 // Trains at a level into `folder`. Throws std::runtime_error when recording or analysis fails.
-RunLog train_and_judge(const Settings& settings, const Plan& plan, bool faulty, const std::string& level,
-                       const std::string& folder);
+RunLog train_and_judge(const Settings& settings, const Plan& plan, bool faulty, const std::string& folder);
 
 // A fault did harm if a loss is not finite that is in the clean run, or if parameters end farther from the clean run's
 // than a quarter of the way that the clean run went.

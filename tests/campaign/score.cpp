@@ -22,11 +22,6 @@ bool origin_right(const Expected& e, const std::optional<Finding>& a) {
 
 bool class_right(const Expected& e, const std::optional<Finding>& a) { return a && a->cls == e.cls; }
 
-bool said_not_reproducible(const Expected& e, const std::optional<Finding>& a) {
-  return e.cls == FindingClass::kCorruption && a && a->cls == FindingClass::kNotReproducible &&
-         a->place.step == e.step;
-}
-
 std::string text_of(const std::optional<Finding>& a) {
   if (!a) return "nothing";
   return fmt::format("{} step {} {} {} {}: {}", finding_class_name(a->cls), a->place.step, phase_name(a->place.phase),

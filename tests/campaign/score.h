@@ -22,9 +22,6 @@ struct Expected {
 std::optional<Finding> headline_of(const Analysis& analysis);
 bool origin_right(const Expected& expected, const std::optional<Finding>& answer);
 bool class_right(const Expected& expected, const std::optional<Finding>& answer);
-// What only flipped once is gone when the sentinel runs the step again: that it is, and in which step, is all there is
-// to find.
-bool said_not_reproducible(const Expected& expected, const std::optional<Finding>& answer);
 std::string text_of(const std::optional<Finding>& answer);
 
 }  // namespace nanhunt::campaign

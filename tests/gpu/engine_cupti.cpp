@@ -140,7 +140,7 @@ bool run_sync_checks(Rows& rows, const engine::Device& device) {
   }
   constexpr int kSteps = 10;
   std::uint64_t unwatched = 0;
-  for (const char* watch : {"off", "sentinel", "sentinel+late", "sentinel+sync", "ops"}) {
+  for (const char* watch : {"off", "ops"}) {
     try {
       WatchedTrainer trainer(kSmall, watch, device);
       for (int i = 0; i < 11; ++i) trainer.step();

@@ -24,7 +24,7 @@ constexpr int kFailed = 1, kUsage = 2, kUnusable = 5;
 
 int print_usage() {
   std::fputs(
-      "Usage: gpu_engine step SIZE off|sentinel[+late|+sync]|ops[+sync|+cupti]|cupti|detached"
+      "Usage: gpu_engine step SIZE off|ops[+sync|+cupti]|cupti|detached"
       " [--device D]\n"
       "       gpu_engine cupti|competitor|syncs [--device D] [--rows FILE]\n",
       stderr);

@@ -34,19 +34,15 @@ WatchedTrainer::WatchedTrainer(const std::string& size, const std::string& watch
   folder_ = temp_folder();
   RecorderOptions options;
   options.run_dir = folder_ + "/run";
-  const std::size_t plus = watch.find('+');  // and then an optimizer boundary, or CUPTI
-  const auto level = hooks::parse_watch_level(watch.substr(0, plus));
+  const std::size_t plus = watch.find('+');  // and then how a device is read, or CUPTI
   const std::string way = plus == std::string::npos ? "" : watch.substr(plus + 1);
-  if (level != hooks::WatchLevel::kOps) options.on_full = OnFull::kDrop;
   auto opened = Recorder::open(options, RunInfo{});
   if (!opened) throw std::runtime_error(opened.status().message());
   recorder_ = std::move(*opened);
-  if (level) {
+  if (watch.substr(0, plus) == "ops") {
     watch_.emplace(
         *trainer_, *recorder_,
-        hooks::WatchOptions{.level = *level,
-                            .boundary = hooks::parse_boundary(way).value_or(hooks::OptimizerBoundary::kAuto),
-                            .device_stats = hooks::parse_device_stats(way).value_or(hooks::DeviceStats::kDeferred),
+        hooks::WatchOptions{.device_stats = hooks::parse_device_stats(way).value_or(hooks::DeviceStats::kDeferred),
                             .kernels = kernels_.get()});
     return;
   }

@@ -14,9 +14,7 @@
 
 namespace nanhunt::gpu {
 
-inline constexpr const char* kWatches[] = {"off",      "sentinel", "sentinel+late", "sentinel+sync",
-                                            "ops",      "ops+sync", "ops+cupti",     "cupti",
-                                            "detached"};
+inline constexpr const char* kWatches[] = {"off", "ops", "ops+sync", "ops+cupti", "cupti", "detached"};
 
 class WatchedTrainer {
  public:

@@ -11,7 +11,6 @@
 #include "hooks/engine/tensor_reader.h"
 #include "hooks/engine/engine_hooks.h"
 #include "hooks/engine/op_adapter.h"
-#include "hooks/engine/read_group.h"
 #include "nanhunt/engine/data.h"
 #include "nanhunt/engine/models.h"
 #include "nanhunt/engine/ops.h"
@@ -63,22 +62,19 @@ struct Watched {
   std::vector<double> left;
   RecordBatch rows;
   std::vector<std::string> ops;
-  std::uint32_t replays = 0;
   RecorderCounters counters;
   std::map<std::string, std::uint64_t> notes;
 };
 
-Watched watch(const Device& device, WatchLevel level, double lr = 1e-2,
-              DeviceStats stats = WatchOptions{}.device_stats) {
+Watched watch(const Device& device, double lr = 1e-2, DeviceStats stats = WatchOptions{}.device_stats) {
   Watched out;
   const auto script = std::make_shared<WriterScript>();
   auto recorder = record::make_recorder({}, std::make_unique<ScriptedWriter>(script));
   EXPECT_TRUE(recorder);
   const auto trainer = make_trainer(device, lr);
   {
-    TrainerWatch watching(*trainer, **recorder, {.level = level, .device_stats = stats});
+    TrainerWatch watching(*trainer, **recorder, {.device_stats = stats});
     out.left = train(*trainer);
-    out.replays = watching.triggers();
   }
   EXPECT_TRUE((*recorder)->close());
   out.rows = script->all();
@@ -93,9 +89,9 @@ Watched watch(const Device& device, WatchLevel level, double lr = 1e-2,
 }
 
 TEST(DeviceWatch, sees_the_ops_and_statistics_of_the_cpu) {
-  const Watched cpu = watch({}, WatchLevel::kOps);
+  const Watched cpu = watch({});
   engine::testing::ScopedEmulatedDevice emulated;
-  const Watched device = watch(kEmulated, WatchLevel::kOps, 1e-2, DeviceStats::kSync);
+  const Watched device = watch(kEmulated, 1e-2, DeviceStats::kSync);
   EXPECT_EQ(device.ops, cpu.ops);
   EXPECT_GT(cpu.ops.size(), 100U);
   EXPECT_EQ(device.rows.changed.size(), 0U);
@@ -138,7 +134,7 @@ std::uint64_t waits_of(bool watched, DeviceStats stats) {
   std::unique_ptr<TrainerWatch> watching;
   if (watched) {
     watching = std::make_unique<TrainerWatch>(*trainer, **recorder,
-                                              WatchOptions{.level = WatchLevel::kOps, .device_stats = stats});
+                                              WatchOptions{.device_stats = stats});
   }
   const std::uint64_t before = emulated.device.waits;
   for (int i = 0; i < kSteps; ++i) trainer->step();
@@ -213,7 +209,7 @@ TEST(DeviceWatch, tells_what_is_under_way_when_it_is_asked_to_finish) {
   const auto script = std::make_shared<WriterScript>();
   auto recorder = record::make_recorder({}, std::make_unique<ScriptedWriter>(script));
   const auto trainer = make_trainer(kEmulated, 1e-2);
-  TrainerWatch watching(*trainer, **recorder, {.level = WatchLevel::kOps, .device_stats = DeviceStats::kDeferred});
+  TrainerWatch watching(*trainer, **recorder, {.device_stats = DeviceStats::kDeferred});
   trainer->step();
   watching.finish();
   ASSERT_TRUE((*recorder)->close());
@@ -222,14 +218,14 @@ TEST(DeviceWatch, tells_what_is_under_way_when_it_is_asked_to_finish) {
 }
 
 TEST(DeviceWatch, late_statistics_are_those_of_the_cpu) {
-  const Watched cpu = watch({}, WatchLevel::kOps);
+  const Watched cpu = watch({});
   for (const testing_support::Order order :
        {testing_support::Order::kForwards, testing_support::Order::kBackwards, testing_support::Order::kShuffled}) {
     engine::testing::ScopedEmulatedDevice emulated;
     emulated.device.order = order;
-    const Watched device = watch(kEmulated, WatchLevel::kOps, 1e-2, DeviceStats::kDeferred);
+    const Watched device = watch(kEmulated, 1e-2, DeviceStats::kDeferred);
     expect_same_statistics(cpu, device);
-    EXPECT_EQ(device.left, watch(kEmulated, WatchLevel::kSentinel).left);
+    EXPECT_EQ(device.left, train(*make_trainer(kEmulated, 1e-2)));
     EXPECT_GT(device.counters.deferred_readings, 100U);
     EXPECT_EQ(device.counters.deferred_lost, 0U);
   }
@@ -237,10 +233,10 @@ TEST(DeviceWatch, late_statistics_are_those_of_the_cpu) {
 
 TEST(DeviceWatch, late_evidence_of_a_run_that_fails_is_that_of_the_cpu) {
   // A learning rate with which parameters overflow.
-  const Watched cpu = watch({}, WatchLevel::kOps, 1e38);
+  const Watched cpu = watch({}, 1e38);
   ASSERT_FALSE(cpu.rows.evidence.empty());
   engine::testing::ScopedEmulatedDevice emulated;
-  const Watched device = watch(kEmulated, WatchLevel::kOps, 1e38, DeviceStats::kDeferred);
+  const Watched device = watch(kEmulated, 1e38, DeviceStats::kDeferred);
   expect_same_statistics(cpu, device);
   const std::vector<EvidenceRecord>& expected = cpu.rows.evidence;
   ASSERT_EQ(device.rows.evidence.size(), expected.size());
@@ -262,10 +258,10 @@ TEST(DeviceWatch, late_evidence_of_a_run_that_fails_is_that_of_the_cpu) {
 }
 
 TEST(DeviceWatch, late_histograms_of_ops_where_bad_numbers_were_born_are_those_of_the_cpu) {
-  const Watched cpu = watch({}, WatchLevel::kOps, 1e38);
+  const Watched cpu = watch({}, 1e38);
   ASSERT_GT(cpu.rows.histograms.size(), 2U);
   engine::testing::ScopedEmulatedDevice emulated;
-  const Watched device = watch(kEmulated, WatchLevel::kOps, 1e38, DeviceStats::kDeferred);
+  const Watched device = watch(kEmulated, 1e38, DeviceStats::kDeferred);
   EXPECT_EQ(device.rows.histograms, cpu.rows.histograms);
   EXPECT_EQ(device.notes.count("not taken on a device: histograms of ops where bad numbers began"), 0U);
 }
@@ -273,7 +269,7 @@ TEST(DeviceWatch, late_histograms_of_ops_where_bad_numbers_were_born_are_those_o
 TEST(DeviceWatch, statistics_that_are_lost_are_unknown_and_told) {
   engine::testing::ScopedEmulatedDevice emulated;
   emulated.device.delivery.never = true;
-  const Watched device = watch(kEmulated, WatchLevel::kOps, 1e-2, DeviceStats::kDeferred);
+  const Watched device = watch(kEmulated, 1e-2, DeviceStats::kDeferred);
   EXPECT_GT(device.counters.deferred_lost, 100U);
   EXPECT_EQ(device.notes.at("not taken on a device: statistics that were lost or came too late"),
             device.counters.deferred_lost);
@@ -286,8 +282,8 @@ TEST(DeviceWatch, statistics_that_are_lost_are_unknown_and_told) {
 TEST(DeviceWatch, a_device_whose_results_cannot_be_had_is_copied_from) {
   engine::testing::ScopedEmulatedDevice emulated;
   emulated.device.delivery.fails = true;
-  const Watched cpu = watch({}, WatchLevel::kOps);
-  const Watched device = watch(kEmulated, WatchLevel::kOps, 1e-2, DeviceStats::kDeferred);
+  const Watched cpu = watch({});
+  const Watched device = watch(kEmulated, 1e-2, DeviceStats::kDeferred);
   expect_same_statistics(cpu, device);
   EXPECT_EQ(device.notes.count("statistics on the device, so contents were copied: the emulated device fails"), 1U);
 }
@@ -332,23 +328,12 @@ TEST(DeviceWatch, forgets_old_windows_of_a_storage_so_that_memory_is_bounded) {
   EXPECT_EQ((*recorder)->counters().deferred_lost, 0U);
 }
 
-TEST(DeviceWatch, changes_no_bit_of_the_run_at_any_level) {
+TEST(DeviceWatch, changes_no_bit_of_the_run) {
   engine::testing::ScopedEmulatedDevice emulated;
   const std::vector<double> unwatched = train(*make_trainer(kEmulated, 1e-2));
-  for (const WatchLevel level : {WatchLevel::kSentinel, WatchLevel::kOps}) {
-    EXPECT_EQ(watch(kEmulated, level).left, unwatched) << watch_level_name(level);
+  for (const DeviceStats stats : {DeviceStats::kDeferred, DeviceStats::kSync}) {
+    EXPECT_EQ(watch(kEmulated, 1e-2, stats).left, unwatched) << device_stats_name(stats);
   }
-  EXPECT_EQ(watch(kEmulated, WatchLevel::kOps, 1e-2, DeviceStats::kSync).left, unwatched);
-}
-
-TEST(DeviceWatch, replays_a_bad_step_as_on_the_cpu) {
-  // A learning rate with which parameters overflow.
-  const Watched cpu = watch({}, WatchLevel::kSentinel, 1e38);
-  ASSERT_GT(cpu.replays, 0U);
-  engine::testing::ScopedEmulatedDevice emulated;
-  const Watched device = watch(kEmulated, WatchLevel::kSentinel, 1e38);
-  EXPECT_EQ(device.replays, cpu.replays);
-  EXPECT_EQ(device.ops, cpu.ops);
 }
 
 }  // namespace

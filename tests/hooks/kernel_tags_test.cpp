@@ -90,7 +90,7 @@ Trained train(PlayedSource* source, std::uint32_t steps = 3) {
         return engine::mul(loss, 2.0);
       });
   {
-    TrainerWatch watch(trainer, *recorder, {.level = WatchLevel::kOps, .kernels = source});
+    TrainerWatch watch(trainer, *recorder, {.kernels = source});
     for (std::uint32_t step = 0; step < steps; ++step) trainer.step();
   }
   EXPECT_TRUE(recorder->close());

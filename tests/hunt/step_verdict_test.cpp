@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is bad in a step becomes a harm, a trigger and a row, the same for whoever watches it.
+// What is bad in a step becomes a harm and a row, the same for whoever watches it.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,26 +16,24 @@ TEST(StepVerdict, names_what_was_bad_first_and_counts_the_rest) {
   verdict.note(TensorRole::kBoundaryGradient, "fc1.weight");
   EXPECT_EQ(verdict.first_bad, "loss");
   EXPECT_EQ(verdict.bad_tensors, 2u);
-  EXPECT_EQ(verdict.trigger(), ReplayTrigger::kLoss);
 }
 
 TEST(StepVerdict, takes_what_was_bad_before_the_step_for_the_cause_of_all_else) {
   StepVerdict verdict;
   verdict.note(TensorRole::kLoss, "loss");
   verdict.note_older(TensorRole::kBatch, "images");
-  EXPECT_EQ(verdict.trigger(), ReplayTrigger::kBatch);
+  EXPECT_EQ(verdict.first_bad, "images");
   verdict.note_older(TensorRole::kState, "exp_avg");
   verdict.note_older(TensorRole::kBatch, "labels");
-  EXPECT_EQ(verdict.trigger(), ReplayTrigger::kState);
   EXPECT_EQ(verdict.first_bad, "exp_avg");
   EXPECT_EQ(verdict.bad_tensors, 4u);
 }
 
-TEST(StepVerdict, takes_a_change_for_the_cause_whatever_else_was_bad_before) {
+TEST(StepVerdict, counts_a_change_beside_what_was_bad_before) {
   StepVerdict verdict;
   verdict.note(TensorRole::kLoss, "loss");
   verdict.note_changed("fc1.weight");
-  EXPECT_EQ(verdict.trigger(), ReplayTrigger::kChanged);
+  EXPECT_EQ(verdict.bad, role_bit(TensorRole::kLoss) | kHealthChanged);
   EXPECT_EQ(verdict.first_bad, "loss");
 }
 
@@ -44,7 +42,6 @@ TEST(StepVerdict, whose_batch_alone_is_bad_has_done_no_harm_yet) {
   EXPECT_EQ(verdict.harm(true), Harm::kNone);
   verdict.note(TensorRole::kBatch, "batch");
   EXPECT_EQ(verdict.harm(false), Harm::kNone);
-  EXPECT_EQ(verdict.trigger(), ReplayTrigger::kBatch);
 }
 
 TEST(StepVerdict, leaves_bad_gradients_to_a_scaler_that_skips_them) {
@@ -59,15 +56,6 @@ TEST(StepVerdict, leaves_bad_gradients_to_a_scaler_that_skips_them) {
   StepVerdict loss = verdict;
   loss.note(TensorRole::kLoss, "loss");
   EXPECT_EQ(loss.harm(true), Harm::kHarm);
-}
-
-TEST(StepVerdict, of_which_only_the_audit_knows_names_the_audit) {
-  StepVerdict verdict;
-  verdict.note_audited("fc1.weight");
-  EXPECT_EQ(verdict.trigger(), ReplayTrigger::kAudit);
-  EXPECT_EQ(verdict.first_bad, "fc1.weight");
-  EXPECT_EQ(verdict.harm(true), Harm::kHarm);
-  EXPECT_EQ(StepVerdict{}.trigger(), ReplayTrigger::kUser);
 }
 
 TEST(StepVerdict, becomes_a_row_of_health) {

@@ -12,7 +12,7 @@ namespace {
 std::vector<std::uint32_t> replayed(TriggerPolicy& policy, const std::vector<std::uint32_t>& bad, Harm harm) {
   std::vector<std::uint32_t> out;
   for (const std::uint32_t step : bad) {
-    if (policy.judge(step, harm) == Trigger::kReplay) out.push_back(step);
+    if (policy.judge(step, harm) == Trigger::kTaken) out.push_back(step);
   }
   return out;
 }
@@ -50,16 +50,16 @@ TEST(TriggerPolicy, steps_that_a_scaler_skips_leave_half_of_the_replays_to_fault
 
 TEST(TriggerPolicy, a_streak_that_gets_worse_is_replayed_again) {
   TriggerPolicy policy;
-  EXPECT_EQ(policy.judge(3, Harm::kScaled), Trigger::kReplay);
+  EXPECT_EQ(policy.judge(3, Harm::kScaled), Trigger::kTaken);
   EXPECT_EQ(policy.judge(4, Harm::kScaled), Trigger::kWaits);
-  EXPECT_EQ(policy.judge(5, Harm::kHarm), Trigger::kReplay);
+  EXPECT_EQ(policy.judge(5, Harm::kHarm), Trigger::kTaken);
   EXPECT_EQ(policy.judge(6, Harm::kHarm), Trigger::kWaits);
 }
 
 TEST(TriggerPolicy, a_step_is_replayed_once_though_it_is_judged_twice) {
   TriggerPolicy policy;
   EXPECT_EQ(policy.judge(3, Harm::kNone), Trigger::kNone);
-  EXPECT_EQ(policy.judge(3, Harm::kScaled), Trigger::kReplay);
+  EXPECT_EQ(policy.judge(3, Harm::kScaled), Trigger::kTaken);
   EXPECT_EQ(policy.judge(3, Harm::kHarm), Trigger::kNone);
 }
 

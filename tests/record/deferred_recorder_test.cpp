@@ -189,7 +189,7 @@ TEST(DeferredRecorder, every_kind_of_event_keeps_its_place_behind_one_that_waits
       run.recorder->on_scaler(scaler);
       run.recorder->on_health({0, 1, 1, text, 2, 3});
       run.recorder->on_norm({0, TensorRole::kParameter, text, 2, 3});
-      run.recorder->on_replay({0, ReplayTrigger::kLoss, ReplayResult::kRefused, text});
+      run.recorder->on_unheard({0, text});
       run.recorder->on_mark({0, 0, TensorRole::kParameter, text, shown});
       run.recorder->check_contents(0, shown);
       run.recorder->on_changed({0, shown, 0, 0, true});

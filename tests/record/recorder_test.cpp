@@ -229,42 +229,6 @@ TEST_F(RecorderTest, with_drop_routine_rows_go_and_anomalies_stay) {
   expect_order(script->batches, false);
 }
 
-TEST_F(RecorderTest, with_drop_nothing_of_a_replay_is_dropped) {
-  // given a queue that takes little, and a writer that stands still until the replay has come to a stop
-  open_dropping(64 << 10);
-  const auto replay = [&](ReplayResult result) {
-    ReplayEvent event;
-    event.result = result;
-    recorder->on_replay(event);
-  };
-  block_writer();
-  // when
-  std::atomic<int> recorded{0};
-  std::thread run([&] {
-    replay(ReplayResult::kBegin);
-    for (int i = 0; i < 5000; ++i) {
-      record_op(1);
-      ++recorded;
-    }
-    replay(ReplayResult::kReproduced);
-  });
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  EXPECT_LT(recorded.load(), 5000);
-  unblock_writer();
-  run.join();
-  EXPECT_TRUE(recorder->flush());
-  EXPECT_EQ(script->all().ops.size(), 5001u);
-  EXPECT_EQ(recorder->counters().dropped_ops, 0u);
-  // then after it rows go again, and the run does not wait
-  block_writer();
-  for (int i = 0; i < 5000; ++i) record_op(1);
-  unblock_writer();
-  EXPECT_TRUE(recorder->close());
-  EXPECT_GT(recorder->counters().dropped_ops, 0u);
-  EXPECT_EQ(script->all().replays.size(), 2u);
-  expect_order(script->batches, false);
-}
-
 TEST_F(RecorderTest, with_drop_a_living_value_is_written_again_for_a_later_anomaly) {
   // given a parameter whose row is dropped
   open_dropping(16 << 10);

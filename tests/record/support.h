@@ -143,7 +143,7 @@ inline void append(RecordBatch& to, const RecordBatch& from) {
   copy(to.retired, from.retired);
   copy(to.health, from.health);
   copy(to.norms, from.norms);
-  copy(to.replays, from.replays);
+  copy(to.unheard, from.unheard);
   copy(to.changed, from.changed);
   copy(to.probes, from.probes);
   copy(to.captures, from.captures);

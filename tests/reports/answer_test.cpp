@@ -137,7 +137,7 @@ TEST(Page, only_words_that_it_uses_are_explained) {
   const std::string page = render_html(make_fault_analysis());
   const std::string words = page.substr(page.find("id=\"words\""));
   EXPECT_THAT(words, HasSubstr("<dt>began here</dt>"));
-  EXPECT_THAT(words, Not(HasSubstr("<dt>shadow copy</dt>")));
+  EXPECT_THAT(words, Not(HasSubstr("<dt>skipped step</dt>")));
   EXPECT_THAT(render_html(make_clean_analysis()), Not(HasSubstr("<dt>began here</dt>")));
 }
 

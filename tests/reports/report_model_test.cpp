@@ -66,18 +66,18 @@ TEST(ReportModel, a_row_is_called_a_sample_only_where_that_is_known) {
             "element 2,081, at [32, 1], sample 32 of the batch (id 1032 in the data set)");
 }
 
-TEST(ReportModel, a_clean_sentinel_says_what_it_watched_and_not_that_it_saw_no_operation) {
+TEST(ReportModel, of_clean_steps_says_what_was_watched_and_not_that_it_saw_no_operation) {
   Analysis analysis = make_clean_analysis();
   EXPECT_EQ(make_report_model(analysis).watched.size(), 3u);
   EXPECT_EQ(make_report_model(analysis).watched_how, "");
-  analysis.ranks.at(0).info.level = "sentinel";
+  analysis.ranks.at(0).info.level = "live";
   EXPECT_EQ(make_report_model(analysis).watched.at(1).label, "Operations of steps watched op by op");
   analysis.coverage.ops = analysis.coverage.values = 0;
   const ReportModel model = make_report_model(analysis);
   ASSERT_EQ(model.watched.size(), 1u);
   EXPECT_EQ(model.watched[0].label, "Steps");
   EXPECT_THAT(model.watched_how,
-              StartsWith("Level sentinel: the loss, the gradients and the loss scaler of every step"));
+              StartsWith("Level live: the loss, the gradients and the loss scaler of every step"));
 }
 
 TEST(ReportModel, what_is_only_aftermath_is_not_called_a_happening) {

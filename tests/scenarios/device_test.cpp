@@ -37,21 +37,10 @@ class OnEmulatedDevice : public testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Scenarios, OnEmulatedDevice, testing::ValuesIn(testing_support::every_scenario()),
                          testing_support::scenario_case);
 
-TEST_P(OnEmulatedDevice, is_told_as_on_the_cpu_when_every_op_is_watched) {
-  HuntOptions options;
-  options.level = "ops";
-  expect_the_same(options);
-}
-
-TEST_P(OnEmulatedDevice, is_told_as_on_the_cpu_at_level_sentinel) {
-  HuntOptions options;
-  options.level = "sentinel";
-  expect_the_same(options);
-}
+TEST_P(OnEmulatedDevice, is_told_as_on_the_cpu) { expect_the_same({}); }
 
 TEST_P(OnEmulatedDevice, is_computed_again_and_mended_as_on_the_cpu) {
   HuntOptions options;
-  options.level = scenarios::find_scenario(GetParam())->level;
   options.probe = true;
   options.verify_fixes = true;
   expect_the_same(options);
@@ -62,10 +51,9 @@ class OnGpuScenarios : public testing::TestWithParam<std::string> {
   void SetUp() override {
     if (const std::string why = engine::why_unusable(kCuda); !why.empty()) GTEST_SKIP() << "no GPU to test on: " << why;
   }
-  static void expect_contract(const std::string& level) {
+  static void expect_contract() {
     const Scenario& scenario = *scenarios::find_scenario(GetParam());
     HuntOptions options;
-    options.level = level;
     options.device = kCuda;
     const Hunt hunt = hunt_scenario(scenario, options);
     if (scenario.expected.status != VerdictStatus::kClean) {
@@ -80,10 +68,7 @@ class OnGpuScenarios : public testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Scenarios, OnGpuScenarios, testing::ValuesIn(testing_support::every_scenario()),
                          testing_support::scenario_case);
 
-TEST_P(OnGpuScenarios, keeps_its_contract_when_every_op_is_watched) { expect_contract("ops"); }
-TEST_P(OnGpuScenarios, keeps_its_contract_at_the_lowest_level_that_sees_it) {
-  expect_contract(scenarios::find_scenario(GetParam())->level);
-}
+TEST_P(OnGpuScenarios, keeps_its_contract) { expect_contract(); }
 
 }  // namespace
 }  // namespace nanhunt

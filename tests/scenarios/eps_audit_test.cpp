@@ -45,7 +45,6 @@ Analysis train(const std::function<scenarios::ScenarioRun()>& make) {
   scenario.steps = 5;
   scenario.make = [&](const scenarios::ScenarioConfig&) { return make(); };
   testing_support::HuntOptions options;
-  options.level = "ops";
   return testing_support::hunt_scenario(scenario, options).analysis;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A bit flips in a training run, in memory and told to nobody: what is said of it at levels ops and sentinel.
+// A bit flips in a training run, in memory and told to nobody: what is said of it.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -26,32 +26,22 @@ void expect_headline(const FlippedRun& run, FindingClass cls, const std::optiona
   EXPECT_EQ(f.place.module, module);
 }
 
-class Flip : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Levels, Flip, testing::Values("sentinel", "ops"),
-                         [](const auto& at) { return at.param; });
-
-TEST_P(Flip, of_a_bit_of_a_parameter_is_corruption_of_that_parameter) {
-  const FlippedRun run = train_flipped(Where::kParameter, {.level = GetParam()});
+TEST(Flip, of_a_bit_of_a_parameter_is_corruption_of_that_parameter) {
+  const FlippedRun run = train_flipped(Where::kParameter);
   expect_headline(run, FindingClass::kCorruption, "<state>", run.parameter);
 }
 
-TEST_P(Flip, that_never_happens_is_silent) {
-  const FlippedRun run = train_flipped(Where::kNowhere, {.level = GetParam()});
+TEST(Flip, that_never_happens_is_silent) {
+  const FlippedRun run = train_flipped(Where::kNowhere);
   EXPECT_EQ(verdict_status_name(run.analysis.verdict.status), "clean");
   EXPECT_TRUE(run.analysis.findings.empty());
 }
 
-TEST(FlipInPassing, is_corruption_of_the_output_at_level_ops) {
+TEST(FlipInPassing, is_corruption_of_the_output) {
   const FlippedRun run = train_flipped(Where::kIntermediate);
   ASSERT_FALSE(run.op.empty());
   expect_headline(run, FindingClass::kCorruption, run.op, run.module);
   EXPECT_EQ(run.analysis.findings.front().place.phase, Phase::kForward);
-}
-
-TEST(FlipInPassing, is_not_reproducible_at_level_sentinel) {
-  const FlippedRun run = train_flipped(Where::kIntermediate, {.level = "sentinel"});
-  ASSERT_FALSE(run.op.empty());
-  expect_headline(run, FindingClass::kNotReproducible, std::nullopt, std::nullopt);
 }
 
 }  // namespace

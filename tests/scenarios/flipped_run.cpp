@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "hooks/engine/read_group.h"
+#include "hooks/engine/tensor_reader.h"
 #include "src/engine/backend.h"
 #include "tests/support/temp_dir.h"
 #include "tools/nanhunt/scenarios/scenario.h"
@@ -33,7 +33,7 @@ void flip(const engine::Tensor& tensor, std::int64_t element) {
   }
 }
 
-// Flips a bit of what the first matrix product of a forward pass made, right after it was made; not in replays.
+// Flips a bit of what the first matrix product of a forward pass made, right after it was made.
 class FlipOutput final : public engine::Observer {
  public:
   void on_step_begin(std::uint32_t step) noexcept override { step_ = step; }
@@ -61,15 +61,14 @@ FlippedRun train_flipped(Where where, const FlipOptions& wanted) {
   RecorderOptions options;
   options.run_dir = dir.path();
   RunInfo info;
-  info.level = wanted.level;
+  info.level = "ops";
   auto recorder = Recorder::open(options, info);
   EXPECT_TRUE(recorder.is_ok()) << recorder.status().message();
   {
     scenarios::ScenarioConfig config;
     config.device = wanted.device;
     scenarios::ScenarioRun run = scenarios::find_scenario("log-zero-fixed")->make(config);
-    hooks::TrainerWatch watch(*run.trainer, **recorder,
-                              {.level = *hooks::parse_watch_level(wanted.level), .device_stats = wanted.device_stats});
+    hooks::TrainerWatch watch(*run.trainer, **recorder, {.device_stats = wanted.device_stats});
     FlipOutput flipper;
     engine::HookHandle handle;
     if (where == Where::kIntermediate) handle = engine::add_observer(flipper);  // hears of ops after the recorder

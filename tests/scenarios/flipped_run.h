@@ -21,7 +21,6 @@ struct FlippedRun {
 };
 enum class Where : std::uint8_t { kNowhere, kParameter, kIntermediate };
 struct FlipOptions {
-  std::string level = "ops";
   engine::Device device = {};
   hooks::DeviceStats device_stats = hooks::DeviceStats::kSync;
 };

@@ -38,7 +38,7 @@ Rank train(const scenarios::Scenario& scenario, const HuntOptions& options, scen
   RunInfo info;
   info.framework = "nanhunt-engine";
   info.device = engine::device_details(options.device);
-  info.level = options.level;
+  info.level = "ops";
   info.scenario = scenario.name;
   if (config.ranks != nullptr) {
     info.rank = config.ranks->rank();
@@ -50,9 +50,7 @@ Rank train(const scenarios::Scenario& scenario, const HuntOptions& options, scen
   require(recorder.status());
   const std::uint32_t steps = options.steps != 0 ? options.steps : scenario.steps;
   scenarios::ScenarioRun run = scenario.make(config);
-  const auto level = hooks::parse_watch_level(options.level);
-  if (!level) throw std::runtime_error("no level '" + options.level + "'");
-  hooks::TrainerWatch watch(*run.trainer, **recorder, {.level = *level, .device_stats = options.device_stats});
+  hooks::TrainerWatch watch(*run.trainer, **recorder, {.device_stats = options.device_stats});
   for (std::uint32_t i = 0; i < steps; ++i) run.trainer->step();
   return {std::move(*recorder), run.renamed};
 }

@@ -26,7 +26,6 @@ struct Hunt {
 struct HuntOptions {
   std::optional<std::uint64_t> rename_seed;
   std::uint32_t steps = 0;    // 0: the scenario's own
-  std::string level = "ops";
   bool verify_fixes = false;  // as `nanhunt train` does
   bool probe = false;         // compute the origin again, as `nanhunt train` does
   engine::Device device = {};

@@ -32,14 +32,6 @@ TEST_P(PlantedFault, is_named_with_op_module_phase_step_and_class) {
   expect_named(hunt, scenario.expected);
 }
 
-TEST_P(PlantedFault, is_named_the_same_at_the_lowest_level_that_sees_it) {
-  const Scenario& scenario = *scenarios::find_scenario(GetParam());
-  HuntOptions options;
-  options.level = scenario.level;
-  const Hunt hunt = testing_support::hunt_scenario(scenario, options);
-  expect_named(hunt, scenario.expected);
-}
-
 TEST_P(PlantedFault, is_named_the_same_when_all_module_names_are_random) {
   const Scenario& scenario = *scenarios::find_scenario(GetParam());
   for (std::uint64_t seed : {11u, 12u}) {
@@ -87,14 +79,6 @@ TEST_P(RepairedTwin, is_silent) {
   for (const Finding& finding : hunt.analysis.findings) {
     EXPECT_EQ(severity_name(finding.severity), "info") << finding.title;
   }
-}
-
-TEST_P(RepairedTwin, is_silent_at_the_level_that_sees_less) {
-  const Scenario& scenario = *scenarios::find_scenario(GetParam());
-  HuntOptions options;
-  options.level = "sentinel";
-  const Hunt hunt = testing_support::hunt_scenario(scenario, options);
-  EXPECT_EQ(verdict_status_name(hunt.analysis.verdict.status), "clean") << hunt.analysis.verdict.headline;
 }
 
 TEST(Scenarios, every_planted_fault_has_a_repaired_twin) {

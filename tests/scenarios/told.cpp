@@ -4,21 +4,12 @@
 #include <optional>
 #include <ostream>
 #include <sstream>
-#include <string_view>
 
 namespace nanhunt::testing_support {
 namespace {
 
 std::ostream& operator<<(std::ostream& out, const std::optional<std::string>& text) {
   return out << text.value_or("-");
-}
-
-// A sentinel compares a replay with its step by statistics on a device, by bits on the CPU, and says so. That it was
-// the same stays in.
-std::string without_ways_of_comparing(const std::string& line) {
-  constexpr std::string_view kSame = "The replay gave the same ";
-  const std::size_t at = line.find(kSame);
-  return at == std::string::npos ? line : line.substr(0, at + kSame.size());
 }
 
 }  // namespace
@@ -36,7 +27,7 @@ std::string told(const Analysis& analysis) {
         << f.place.op << " seq " << f.place.seq << "\n  " << f.title << "\n  " << f.explanation << "\n  in "
         << f.occurrence_count << " steps " << f.first_step << ".." << f.last_step << ", bad " << f.bad_steps.count
         << ", " << f.bad_elements << " elements, scale " << f.scale << "\n";
-    for (const std::string& line : f.evidence) out << "  evidence: " << without_ways_of_comparing(line) << "\n";
+    for (const std::string& line : f.evidence) out << "  evidence: " << line << "\n";
     for (const std::string& sink : f.sinks) out << "  sink: " << sink << "\n";
     for (const std::string& module : f.also) out << "  also: " << module << "\n";
     for (const std::int64_t sample : f.samples) out << "  sample: " << sample << "\n";

@@ -19,7 +19,7 @@ class SilentRecorder : public Recorder {
   void on_storage_released(std::uint64_t) noexcept override {}
   void on_health(const HealthEvent&) noexcept override {}
   void on_norm(const NormEvent&) noexcept override {}
-  void on_replay(const ReplayEvent&) noexcept override {}
+  void on_unheard(const UnheardEvent&) noexcept override {}
   void on_changed(const ChangedEvent&) noexcept override {}
   void on_probe(const ProbeEvent&) noexcept override {}
   void on_capture(const CaptureEvent&) noexcept override {}

@@ -266,7 +266,7 @@ class TraceBuilder {
     log_.push_back(std::move(event));
     return after;
   }
-  // What the sentinel found in the step at hand: `bad` as in HealthRecord.
+  // The health of the step at hand: `bad` as in HealthRecord.
   void health(std::uint32_t bad = 0, const std::string& first_bad = "", double gradient_norm = 1,
               std::uint64_t weight_checksum = 0) {
     RecordBatch event;
@@ -278,9 +278,9 @@ class TraceBuilder {
     event.norms = {{seq_, at_step, TensorRole::kParameter, string(path), norm, amax}};
     log_.push_back(std::move(event));
   }
-  void replay(ReplayResult result, const std::string& text = "", ReplayTrigger trigger = ReplayTrigger::kLoss) {
+  void unheard(const std::string& why) {
     RecordBatch event;
-    event.replays = {{seq_, step_, trigger, result, string(text)}};
+    event.unheard = {{seq_, step_, string(why)}};
     log_.push_back(std::move(event));
   }
   // The next op is this call between ranks. Sequence number and step are those of now.
@@ -466,7 +466,7 @@ class TraceBuilder {
     add(to.histograms, event.histograms);
     add(to.health, event.health);
     add(to.norms, event.norms);
-    add(to.replays, event.replays);
+    add(to.unheard, event.unheard);
     add(to.changed, event.changed);
     add(to.collectives, event.collectives);
     add(to.kernels, event.kernels);

@@ -56,15 +56,6 @@ TEST(DiffVerb, names_the_op_at_which_a_fault_parts_from_its_twin) {
   EXPECT_EQ(answer["b"]["steps"], 8);
 }
 
-TEST(DiffVerb, of_runs_without_operations_says_what_was_compared_and_what_not) {
-  const std::string run = make_folder() + "/run";
-  ASSERT_EQ(run_nanhunt({"train", "adam-eps", "--out", run, "--no-verify"}).status, 0);  // level sentinel
-  const Outcome same = run_nanhunt({"diff", run, run});
-  EXPECT_EQ(same.status, 0) << same.err;
-  EXPECT_THAT(same.out, StartsWith("No difference in health over 40 steps and 0 ops\n"));
-  EXPECT_THAT(same.out, HasSubstr("operations were not, for no step has"));
-}
-
 // Two good steps without operations.
 std::string run_without_ops(const std::string& level, const std::string& why_no_tap) {
   testing_support::TraceBuilder t;
@@ -83,10 +74,18 @@ std::string run_without_ops(const std::string& level, const std::string& why_no_
   return run;
 }
 
+TEST(DiffVerb, of_runs_without_operations_says_what_was_compared_and_what_not) {
+  const std::string run = run_without_ops("steps", "");
+  const Outcome same = run_nanhunt({"diff", run, run});
+  EXPECT_EQ(same.status, 0) << same.err;
+  EXPECT_THAT(same.out, StartsWith("No difference in health over 2 steps and 0 ops\n"));
+  EXPECT_THAT(same.out, HasSubstr("operations were not, for no step has"));
+}
+
 TEST(DiffVerb, proposes_level_ops_only_where_it_records_operations) {
-  const std::string run = run_without_ops("sentinel", "");
+  const std::string run = run_without_ops("steps", "");
   EXPECT_THAT(run_nanhunt({"diff", run, run}).out, HasSubstr("Level ops records them."));
-  for (const char* level : {"sentinel", "ops"}) {
+  for (const char* level : {"steps", "ops"}) {
     const std::string missing = run_without_ops(level, "there is no C++ compiler");
     const std::string said = run_nanhunt({"diff", run, missing}).out;
     EXPECT_THAT(said, HasSubstr("Those of B were not watched: the tap is missing, because there is no C++ compiler.\n"));
@@ -98,7 +97,7 @@ TEST(DiffVerb, proposes_level_ops_only_where_it_records_operations) {
 
 TEST(DiffVerb, counts_operations_as_info_does) {
   const std::string run = make_folder() + "/run";
-  ASSERT_EQ(run_nanhunt({"train", "adam-eps", "--out", run, "--no-verify", "--level", "ops"}).status, 0);
+  ASSERT_EQ(run_nanhunt({"train", "adam-eps", "--out", run, "--no-verify"}).status, 0);
   const json info = json::parse(run_nanhunt({"info", run, "--json"}).out);
   const json same = json::parse(run_nanhunt({"diff", run, run, "--json"}).out);
   EXPECT_EQ(same["ops_compared"], info["attempts"][0]["contents"]["ops"]);

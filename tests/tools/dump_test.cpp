@@ -62,7 +62,7 @@ TEST(Dump, every_kind_can_be_shown) {
   const std::string run = make_folder();
   write_sample_trace(run);
   for (const char* kind : {"ops", "values", "marks", "steps", "samples", "evidence", "frees", "experiments", "drops",
-                           "scaler", "histograms", "retired", "health", "norms", "replays", "changed", "probes",
+                           "scaler", "histograms", "retired", "health", "norms", "unheard", "changed", "probes",
                            "captures", "notes", "collectives", "kernels", "frames", "setup"}) {
     EXPECT_EQ(run_nanhunt({"dump", run, "--kind", kind}).status, 0) << kind;
     EXPECT_EQ(run_nanhunt({"dump", run, "--kind", kind, "--json"}).status, 0) << kind;
@@ -71,7 +71,7 @@ TEST(Dump, every_kind_can_be_shown) {
   EXPECT_THAT(run_nanhunt({"dump", run, "--kind", "samples", "--step", "1"}).out, HasSubstr("[10, 11, 12, 13]"));
 }
 
-TEST(Dump, what_was_watched_replayed_changed_and_proved_is_shown) {
+TEST(Dump, what_was_watched_unheard_changed_and_proved_is_shown) {
   const std::string run = make_folder();
   write_sample_trace(run, {.watched = true});
   const auto row = [&](const char* kind) {
@@ -79,13 +79,12 @@ TEST(Dump, what_was_watched_replayed_changed_and_proved_is_shown) {
     EXPECT_EQ(rows.size(), 1u) << kind;
     return rows.at(0);
   };
-  EXPECT_EQ(row("health")["bad"], json({"loss", "audit"}));
+  EXPECT_EQ(row("health")["bad"], json({"loss"}));
   EXPECT_EQ(row("health")["gradient_norm"], nullptr);  // not measured: no gradient was found bad
   EXPECT_EQ(row("health")["weight_norm"], 2.5);
   EXPECT_EQ(row("norms")["mark"], "parameter");
   EXPECT_EQ(row("norms")["path"], "fc1");
-  EXPECT_EQ(row("replays")["result"], "reproduced");
-  EXPECT_EQ(row("replays")["trigger"], "loss");
+  EXPECT_EQ(row("unheard")["step"], 2);
   EXPECT_EQ(row("changed")["before"], 7);
   EXPECT_EQ(row("changed")["since_seq"], 3);
   EXPECT_EQ(row("probes")["op"], "sqrt");
@@ -98,7 +97,7 @@ TEST(Dump, what_was_watched_replayed_changed_and_proved_is_shown) {
   EXPECT_EQ(row("kernels")["count"], 3);
   EXPECT_EQ(row("kernels")["duration_ns"], 1500);
   // ... to people too
-  EXPECT_THAT(run_nanhunt({"dump", run, "--kind", "health"}).out, HasSubstr("bad=[loss, audit]"));
+  EXPECT_THAT(run_nanhunt({"dump", run, "--kind", "health"}).out, HasSubstr("bad=[loss]"));
   EXPECT_THAT(run_nanhunt({"dump", run, "--kind", "probes", "--module", "fc1"}).out, HasSubstr("dtype=fp64"));
 }
 

@@ -78,7 +78,7 @@ TEST(Export, every_kind_has_a_header_also_without_rows) {
   const std::string empty = make_folder();
   write_empty_trace(empty);
   for (const char* kind : {"ops", "values", "marks", "steps", "samples", "evidence", "frees", "experiments", "drops",
-                           "scaler", "histograms", "retired", "health", "norms", "replays", "changed", "probes",
+                           "scaler", "histograms", "retired", "health", "norms", "unheard", "changed", "probes",
                            "captures", "notes", "collectives", "kernels", "frames", "setup"}) {
     const auto rows = cells_of(run_nanhunt({"export", run, "--kind", kind, "--out", "-"}).out);
     const auto none = cells_of(run_nanhunt({"export", empty, "--kind", kind, "--out", "-"}).out);

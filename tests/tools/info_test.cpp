@@ -40,14 +40,13 @@ TEST(Info, json_counts_the_same) {
   EXPECT_EQ(attempt["health"]["clean_end"], true);
 }
 
-TEST(Info, counts_what_watching_and_replays_left) {
+TEST(Info, counts_what_watching_left) {
   const std::string run = make_folder();
   write_sample_trace(run, {.watched = true});
   const json contents = json::parse(run_nanhunt({"info", run, "--json"}).out)["attempts"][0]["contents"];
-  for (const char* key : {"health_rows", "norm_rows", "replays", "changed_unseen", "probes", "captures",
+  for (const char* key : {"health_rows", "norm_rows", "unheard_steps", "changed_unseen", "probes", "captures",
                           "notes", "collectives", "kernel_rows", "frames", "setup_rows"})
     EXPECT_EQ(contents[key], 1) << key;
-  EXPECT_EQ(contents["replays_refused"], 0);
   EXPECT_THAT(run_nanhunt({"info", run}).out, HasSubstr("1 value that nothing watched wrote"));
 }
 

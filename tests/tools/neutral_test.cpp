@@ -13,10 +13,9 @@ namespace {
 using nlohmann::json;
 using ::testing::HasSubstr;
 
-TEST(ProveNeutral, holds_for_every_scenario_at_every_level) {
+TEST(ProveNeutral, holds_for_every_scenario) {
   const json list = json::parse(run_nanhunt({"train", "--list", "--json"}).out);
   ASSERT_GT(list.size(), 30u);
-  std::uint64_t replays = 0;
   for (const json& scenario : list) {
     const std::string name = scenario["name"];
     const Outcome run = run_nanhunt({"train", name, "--prove-neutral", "--steps", "14", "--json"});
@@ -24,20 +23,17 @@ TEST(ProveNeutral, holds_for_every_scenario_at_every_level) {
     const json proof = json::parse(run.out);
     EXPECT_EQ(proof["neutral"], true) << name << "\n" << run.out;
     EXPECT_GT(proof["bytes"].get<std::uint64_t>(), 1000u) << name;
-    ASSERT_EQ(proof["levels"].size(), 3u);
+    ASSERT_EQ(proof["levels"].size(), 2u);
     EXPECT_EQ(proof["levels"][0]["level"], "off");
-    EXPECT_EQ(proof["levels"][1]["level"], "sentinel");
-    EXPECT_EQ(proof["levels"][2]["level"], "ops");
-    EXPECT_GT(proof["levels"][2]["ops"].get<std::uint64_t>(), 100u) << name;
-    replays += proof["levels"][1]["replays"].get<std::uint64_t>();
+    EXPECT_EQ(proof["levels"][1]["level"], "ops");
+    EXPECT_GT(proof["levels"][1]["ops"].get<std::uint64_t>(), 100u) << name;
   }
-  EXPECT_GT(replays, 10u);  // it is not only quiet runs that are compared
 }
 
 TEST(ProveNeutral, prints_a_table_that_people_read) {
   const Outcome run = run_nanhunt({"train", "bad-batch", "--prove-neutral", "--steps", "10"});
   EXPECT_EQ(run.status, 0);
-  for (const char* word : {"off", "sentinel", "ops", "differing bytes", "Neutral: no level changed a bit."}) {
+  for (const char* word : {"off", "ops", "differing bytes", "Neutral: watching changed no bit."}) {
     EXPECT_THAT(run.out, HasSubstr(word));
   }
 }

@@ -76,7 +76,7 @@ TEST_F(RanksOverMpi, that_are_killed_end_the_others_within_a_minute_and_it_is_sa
   // given a run that would last for hours
   Outcome trained;
   std::thread running([&] {
-    trained = run_nanhunt({"train", "predivide-underflow-fixed", "--level", "sentinel", "--ranks", "4", "--steps",
+    trained = run_nanhunt({"train", "predivide-underflow-fixed", "--ranks", "4", "--steps",
                            "1000000", "--max-trace-mb", "10", "--out", run});
   });
   const std::string info = run + "/rank-00003/attempt-0/run.json";

@@ -113,9 +113,9 @@ RecordBatch make_watching(std::uint32_t step) {
   const std::uint64_t seq = 2ull * step;
   const ValueId value = 3ull * step + 1;
   batch.strings = {{kCapture, "2-sqrt.safetensors"}};
-  batch.health = {{seq, step, 1u << static_cast<unsigned>(TensorRole::kLoss) | kHealthAudit, 1, kLoss, kNaN, 2.5}};
+  batch.health = {{seq, step, 1u << static_cast<unsigned>(TensorRole::kLoss), 1, kLoss, kNaN, 2.5}};
   batch.norms = {{seq, step, TensorRole::kParameter, kModule, 2.5, 1}};
-  batch.replays = {{seq, step, ReplayTrigger::kLoss, ReplayResult::kReproduced, 0}};
+  batch.unheard = {{seq, step, 0}};
   batch.changed = {{seq, step, value, value + 1, seq - 1, step - 1, false}};
   batch.probes = {{seq, step, ProbeMode::kWider, DType::kF64, 1, true, 0, 1, 0, 1, 3.5, 0}};
   batch.captures = {{seq, step, kCapture, 4096}};

@@ -184,10 +184,6 @@ TEST(Usage, train_ignores_nothing_silently) {
   const Outcome off = run_nanhunt({"train", "adam-eps", "--steps", "1", "--level", "off", "--out", folder + "/run"});
   EXPECT_EQ(off.status, 0);
   EXPECT_THAT(off.err, HasSubstr("records nothing"));
-  const Outcome boundary = run_nanhunt({"train", "adam-eps", "--steps", "1", "--level", "off", "--boundary", "deferred"});
-  EXPECT_EQ(boundary.status, 0);
-  EXPECT_THAT(boundary.err, HasSubstr("--boundary has no effect on the CPU"));
-  EXPECT_EQ(run_nanhunt({"train", "adam-eps", "--steps", "1", "--level", "off", "--boundary", "open"}).status, 2);
   const Outcome stats = run_nanhunt({"train", "adam-eps", "--steps", "1", "--level", "off", "--device-stats", "sync"});
   EXPECT_EQ(stats.status, 0);
   EXPECT_THAT(stats.err, HasSubstr("--device-stats has no effect on the CPU"));

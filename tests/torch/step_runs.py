@@ -61,7 +61,7 @@ class Run:
     @property
     def unheard(self):
         """Bad steps of which no operation is known, and why."""
-        return [(row["step"], row["text"]) for row in self.records("replays")]
+        return [(row["step"], row["text"]) for row in self.records("unheard")]
 
     @property
     def headline(self):

@@ -128,9 +128,8 @@ std::string batch_text(const RecordBatch& batch) {
     out.line("norm seq={} step={} kind={} path={} norm={} amax={}", row.seq, row.step, tensor_role_name(row.kind),
              row.path, number(row.norm), number(row.amax));
   }
-  for (const auto& row : batch.replays) {
-    out.line("replay seq={} step={} trigger={} result={} text={}", row.seq, row.step, replay_trigger_name(row.trigger),
-             replay_result_name(row.result), row.text);
+  for (const auto& row : batch.unheard) {
+    out.line("unheard seq={} step={} text={}", row.seq, row.step, row.text);
   }
   for (const auto& row : batch.changed) {
     out.line("changed seq={} step={} before={} after={} since={} since_step={} opaque={}", row.seq, row.step,

@@ -43,7 +43,7 @@ TEST(GoldenTraces, hold_every_kind_of_row_and_more_than_one_segment) {
   for (const char* kind :
        {"string ",      "layout ",     "value ", "op ",      "mark ",      "samples ",    "step ",   "evidence ",
         "end of life ", "experiment ", "drop ",  "scaler ",  "histogram ", "retired ",    "health ", "norm ",
-        "replay ",      "changed ",    "probe ", "capture ", "note ",      "collective ", "kernel "}) {
+        "unheard ",     "changed ",    "probe ", "capture ", "note ",      "collective ", "kernel "}) {
     EXPECT_NE(text.find(std::string("\n") + kind), std::string::npos) << kind;
   }
   EXPECT_TRUE(fs::exists(kFolder + "/" + kNewest + "/rank-00000/attempt-0/000001.nht"));

@@ -27,7 +27,7 @@ struct Reported {
   void on(const ScalerRecord& row) { add("scaler ", row.seq); }
   void on(const ChangedRecord& row) { add("changed ", row.seq); }
   void on(const NormRecord& row) { add("norm ", row.seq); }
-  void on(const ReplayRecord& row) { add("replay ", row.seq); }
+  void on(const UnheardRecord& row) { add("unheard ", row.seq); }
   void on(const HealthRecord& row) { add("health ", row.seq); }
   void on(const KernelRecord& row) { add("kernel ", row.seq); }
 };
@@ -61,13 +61,13 @@ TEST(InOrder, all_that_stands_at_one_moment_has_its_place) {
   batch.marks = {at<MarkRecord>(5)};
   batch.scaler = {at<ScalerRecord>(5)};
   batch.health = {at<HealthRecord>(5)};
-  batch.replays = {at<ReplayRecord>(5)};
+  batch.unheard = {at<UnheardRecord>(5)};
   batch.norms = {at<NormRecord>(5)};
   batch.changed = {at<ChangedRecord>(5)};
   batch.drops = {at<DropRecord>(5)};
   batch.retired = {at<RetiredRecord>(5)};
   batch.sample_ids = {{.step = 1, .micro_batch = 0, .sample_ids = {7}}};
-  EXPECT_THAT(told(batch), ElementsAre("op 4", "retired 5", "changed 5", "norm 5", "replay 5", "health 5", "drop 5",
+  EXPECT_THAT(told(batch), ElementsAre("op 4", "retired 5", "changed 5", "norm 5", "unheard 5", "health 5", "drop 5",
                                        "mark 5", "scaler 5", "step 0", "end 5", "samples 1", "op 5", "kernel 4"));
 }
 
@@ -83,9 +83,9 @@ TEST(InOrder, a_step_that_ended_comes_before_what_the_next_one_left_at_that_mome
 TEST(InOrder, what_stands_between_two_ops_keeps_its_moment) {
   RecordBatch batch;
   batch.ops = {at<OpRecord>(1), at<OpRecord>(9)};
-  batch.replays = {at<ReplayRecord>(6)};
+  batch.unheard = {at<UnheardRecord>(6)};
   batch.marks = {at<MarkRecord>(3), at<MarkRecord>(8)};
-  EXPECT_THAT(told(batch), ElementsAre("op 1", "mark 3", "replay 6", "mark 8", "op 9"));
+  EXPECT_THAT(told(batch), ElementsAre("op 1", "mark 3", "unheard 6", "mark 8", "op 9"));
 }
 
 TEST(InOrder, rows_after_the_last_op_are_told_too) {

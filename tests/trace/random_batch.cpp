@@ -194,8 +194,7 @@ RecordBatch RandomBatches::next(std::size_t rows) {
     batch.norms.push_back({seq, any_u32(), static_cast<TensorRole>(below(7)), any_name(), any_double(), any_double()});
   }
   for (const auto seq : sorted_seqs()) {
-    batch.replays.push_back(
-        {seq, any_u32(), static_cast<ReplayTrigger>(below(9)), static_cast<ReplayResult>(below(5)), any_name()});
+    batch.unheard.push_back({seq, any_u32(), any_name()});
   }
   for (const auto seq : sorted_seqs()) {
     batch.changed.push_back({seq, any_u32(), any_u64(), any_u64(), any_u64(), any_u32(), chance(50)});

@@ -110,7 +110,7 @@ TEST_F(WriteFailure, a_disk_full_at_any_byte_loses_only_whole_chunks) {
 std::vector<std::size_t> row_counts(const RecordBatch& b) {
   return {b.values.size(), b.ops.size(),          b.marks.size(),       b.sample_ids.size(), b.steps.size(),
           b.evidence.size(), b.ends_of_life.size(), b.experiments.size(), b.drops.size(),
-          b.scaler.size(), b.histograms.size(), b.health.size(), b.norms.size(), b.replays.size(), b.changed.size(),
+          b.scaler.size(), b.histograms.size(), b.health.size(), b.norms.size(), b.unheard.size(), b.changed.size(),
           b.probes.size(), b.captures.size(), b.notes.size(), b.collectives.size(), b.kernels.size(),
           b.frames.size(), b.setup.size()};
 }

@@ -22,8 +22,6 @@
 namespace nanhunt::cli {
 namespace {
 
-using hooks::WatchLevel;
-
 class TempFolder {
  public:
   TempFolder() {
@@ -141,25 +139,12 @@ Result<Neutrality> prove_neutral(const std::function<std::unique_ptr<engine::Tra
   NeutralityRow again{.level = "off", .way = {}, .first_difference = {}, .first_differing_step = {}};
   compare(plain, train(*make(), steps), again);
   out.rows.push_back(again);
-  struct Way {
-    WatchLevel level;
-    std::string name;
-    hooks::OptimizerBoundary boundary = hooks::OptimizerBoundary::kAuto;
-    hooks::DeviceStats stats = hooks::DeviceStats::kSync;
-  };
-  std::vector<Way> ways;
+  std::vector<hooks::DeviceStats> ways = {hooks::DeviceStats::kSync};
   const bool waits_or_not = on_device(*make());
-  for (const WatchLevel level : {WatchLevel::kSentinel, WatchLevel::kOps}) {
-    if (!waits_or_not) {
-      ways.push_back({level, ""});
-      continue;
-    }
-    ways.push_back({level, "deferred", hooks::OptimizerBoundary::kDeferred, hooks::DeviceStats::kDeferred});
-    ways.push_back({level, "sync", hooks::OptimizerBoundary::kSync, hooks::DeviceStats::kSync});
-  }
-  for (const auto& [level, name, boundary, stats] : ways) {
-    NeutralityRow row{.level = std::string(watch_level_name(level)),
-                      .way = name,
+  if (waits_or_not) ways.insert(ways.begin(), hooks::DeviceStats::kDeferred);
+  for (const hooks::DeviceStats stats : ways) {
+    NeutralityRow row{.level = "ops",
+                      .way = waits_or_not ? std::string(device_stats_name(stats)) : "",
                       .first_difference = {},
                       .first_differing_step = {}};
     RecorderOptions options;
@@ -170,9 +155,8 @@ Result<Neutrality> prove_neutral(const std::function<std::unique_ptr<engine::Tra
     if (!recorder) return recorder.status();
     const std::unique_ptr<engine::Trainer> trainer = make();
     {
-      hooks::TrainerWatch watch(*trainer, **recorder, {.level = level, .boundary = boundary, .device_stats = stats});
+      hooks::TrainerWatch watch(*trainer, **recorder, {.device_stats = stats});
       compare(plain, train(*trainer, steps), row);
-      row.replays = watch.triggers();
     }
     if (Status closed = (*recorder)->close(); !closed) return closed;
     row.ops = (*recorder)->counters().ops;
@@ -185,19 +169,19 @@ std::string neutrality_text(const std::string& name, const Neutrality& neutralit
   std::string text = fmt::format(
       "{}: {} steps, compared bit for bit with an unwatched run: every loss, and {} values of parameters,\n"
       "gradients, buffers, optimizer state, random streams and scaler ({} bytes) at the end.\n\n"
-      "{:<15} {:>8} {:>13} {:>16}\n",
-      name, neutrality.steps, neutrality.tensors, reports::format_count(neutrality.bytes), "level", "replays",
+      "{:<15} {:>13} {:>16}\n",
+      name, neutrality.steps, neutrality.tensors, reports::format_count(neutrality.bytes), "level",
       "ops recorded", "differing bytes");
   for (const NeutralityRow& row : neutrality.rows) {
-    text += fmt::format("{:<15} {:>8} {:>13} {:>16}", row.level + (row.way.empty() ? "" : ", " + row.way),
-                        reports::format_count(row.replays), reports::format_count(row.ops),
+    text += fmt::format("{:<15} {:>13} {:>16}", row.level + (row.way.empty() ? "" : ", " + row.way),
+                        reports::format_count(row.ops),
                         reports::format_count(row.differing_bytes));
     if (!row.first_difference.empty()) text += "  first in " + printable(row.first_difference);
     if (row.first_differing_step) text += fmt::format("  loss differs from step {} on", *row.first_differing_step);
     text += "\n";
   }
   const bool repeats = neutrality.rows.front().same();
-  return text + (neutrality.neutral() ? "\nNeutral: no level changed a bit.\n"
+  return text + (neutrality.neutral() ? "\nNeutral: watching changed no bit.\n"
                  : repeats            ? "\nNot neutral: watching changed the run. Please report this as a bug.\n"
                                       : "\nNothing is shown: the run itself does not repeat, watched or not.\n");
 }
@@ -208,7 +192,6 @@ std::string neutrality_json(const std::string& name, const Neutrality& neutralit
   for (const NeutralityRow& row : neutrality.rows) {
     rows.push_back({{"level", row.level},
                     {"way", row.way.empty() ? json() : json(row.way)},
-                    {"replays", reports::json_count(row.replays)},
                     {"ops", reports::json_count(row.ops)},
                     {"differing_bytes", reports::json_count(row.differing_bytes)},
                     {"first_difference", row.first_difference.empty() ? json() : json(row.first_difference)},

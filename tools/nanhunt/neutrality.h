@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shows that watching changes nothing: the same run unwatched and at every level, compared byte for byte.
+// Shows that watching changes nothing: the same run unwatched and watched, compared byte for byte.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ namespace nanhunt::cli {
 
 struct NeutralityRow {
   std::string level;                   // "off": a second unwatched run, so that the run is known to repeat itself
-  std::string way;                     // "deferred" or "sync": on a device, where a level knows both; else empty
-  std::uint64_t ops = 0, replays = 0;  // recorded
+  std::string way;                     // "deferred" or "sync": on a device, else empty
+  std::uint64_t ops = 0;                // recorded
   std::uint64_t differing_bytes = 0;
   std::string first_difference;                      // "fc1.weight"; empty: none
   std::optional<std::uint32_t> first_differing_step;  // whose loss has other bits
@@ -26,12 +26,12 @@ struct NeutralityRow {
 
 struct Neutrality {
   std::uint32_t steps = 0;
-  std::uint64_t tensors = 0, bytes = 0;  // compared at each level
+  std::uint64_t tensors = 0, bytes = 0;  // compared
   std::vector<NeutralityRow> rows;
   bool neutral() const;
 };
 
-// Trains what `make` makes, five times; eight times on a device, where levels may wait or not. Traces go into a
+// Trains what `make` makes three times; four times on a device, where a watch may wait or not. Traces go into a
 // temporary folder and away again.
 Result<Neutrality> prove_neutral(const std::function<std::unique_ptr<engine::Trainer>()>& make, std::uint32_t steps);
 

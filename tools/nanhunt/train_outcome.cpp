@@ -32,7 +32,6 @@ std::string scenario_list(bool as_json) {
                     {"recipe", s.recipe},
                     {"summary", s.summary},
                     {"steps", s.steps},
-                    {"level", s.level},
                     {"expected", expected}});
     if (s.recipe != recipe) text += fmt::format("{}{}:\n", text.empty() ? "" : "\n", s.recipe);
     recipe = s.recipe;
@@ -80,10 +79,7 @@ std::string outcome_text(const Scenario& scenario, const TrainOutcome& outcome, 
   }
   if (outcome.ranks > 1) text += fmt::format("Of {} ranks, of which rank 0 is told here.\n", outcome.ranks);
   if (outcome.attempt_dir.empty()) return text + "Not watched (--level off): there is no trace.\n";
-  // A sentinel with nothing to replay records steps alone.
-  const std::string watched = outcome.counters.ops == 0
-                                  ? fmt::format("{} steps", outcome.steps)
-                                  : fmt::format("{} ops and {} values", outcome.counters.ops, outcome.counters.values);
+  const std::string watched = fmt::format("{} ops and {} values", outcome.counters.ops, outcome.counters.values);
   text += fmt::format("Watched {}; trace in {}\n", watched, printable(outcome.attempt_dir));
   if (outcome.counters.dropped_ops + outcome.counters.dropped_values + outcome.counters.dropped_other != 0) {
     text += fmt::format("Dropped {} ops and {} values: the report says what that means.\n",

@@ -9,7 +9,6 @@
 
 #include "hooks/engine/engine_hooks.h"
 #include "hooks/engine/host_contents.h"
-#include "hooks/engine/reading.h"
 #include "hooks/engine/replay/engine_ops.h"
 #include "hooks/engine/replay/origin_watch.h"
 #include "nanhunt/tensor_stats.h"
@@ -25,6 +24,12 @@ constexpr std::uint32_t kComparedFurtherSteps = 10;
 // Steps that the loss scaler skips are no training. More than this many past the failing step, and the gradients did
 // not become finite.
 constexpr std::uint32_t kAllowedSkips = 40;
+
+bool is_finite(const engine::Tensor& tensor) {
+  if (!is_floating(tensor.dtype())) return true;
+  const ScopedHostContents contents;
+  return !compute_stats(host_view(tensor), StatsLevel::kFinite).any_nonfinite;
+}
 
 bool all_finite(const std::vector<engine::NamedTensor>& tensors) {
   return std::all_of(tensors.begin(), tensors.end(), [](const auto& entry) { return is_finite(entry.tensor); });

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 PACKAGE = Path(__file__).absolute().parent  # not resolved: a build tree links to the sources
-API_VERSION = 13
+API_VERSION = 14
 
 OK, USAGE, NOT_FOUND = 0, 1, 2
 F16, BF16, F32, F64, E4M3FN, E5M2, I64, I32, U8, BOOL = range(10)
@@ -173,7 +173,7 @@ _PROTOTYPES = {
     "nanhunt_recorder_add_to_hold": (_i32, [_ptr, _i32]),
     "nanhunt_recorder_decide_hold": (_i32, [_ptr, _i32]),
     "nanhunt_record_norm": (_i32, [_ptr, _u32, _i32, _text, _f64, _f64]),
-    "nanhunt_record_not_heard": (_i32, [_ptr, _u32, _i32, _text]),
+    "nanhunt_record_not_heard": (_i32, [_ptr, _u32, _text]),
     "nanhunt_record_changed": (_i32, [_ptr, _u32, _text, _u64, _u32, _i32]),
     "nanhunt_record_probe": (_i32, [_ptr, _ptr]),
     "nanhunt_record_capture": (_i32, [_ptr, _u64, _u32, _text, _u64]),
@@ -209,7 +209,6 @@ _PROTOTYPES = {
     "nanhunt_step_note_kept": (_i32, [_ptr, _u32]),
     "nanhunt_step_bad": (_i32, [_ptr, _u32]),
     "nanhunt_step_boundary": (_i32, [_ptr, _u32]),
-    "nanhunt_step_trigger": (_i32, [_ptr, _u32]),
     "nanhunt_step_judge_bad": (_i32, [_ptr, _u32, _i32]),
     "nanhunt_step_judge_harm": (_i32, [_ptr, _u32]),
     "nanhunt_step_keeps": (_i32, [_ptr, _u32, _i32, _i32]),

@@ -143,9 +143,9 @@ class Recorder:
     def norm(self, step: int, kind: int, path: str, norm: float, amax: float) -> None:
         self._did(self.fast.nanhunt_record_norm(self.handle, step, kind, path.encode(), norm, amax))
 
-    def not_heard(self, step: int, trigger: int, why: str) -> None:
+    def not_heard(self, step: int, why: str) -> None:
         """A bad step of which no operation is known."""
-        self._did(self.fast.nanhunt_record_not_heard(self.handle, step, trigger, why.encode()))
+        self._did(self.fast.nanhunt_record_not_heard(self.handle, step, why.encode()))
 
     def changed(self, step: int, value: Sequence[int], since_step: int, opaque: bool = False) -> None:
         unknown = (1 << 64) - 1

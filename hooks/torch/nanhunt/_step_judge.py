@@ -24,7 +24,7 @@ class StepJudge:
     """Attributes are the functions nanhunt_step_... of c_adapter.h: no frame of Python's is in between."""
 
     _NAMES = ("is_open", "pass", "restart", "facts", "reads_gradients", "gives_up", "note", "note_kept", "bad",
-              "boundary", "trigger", "judge_bad", "judge_harm", "keeps", "end_held", "shows", "was_left_out", "end",
+              "boundary", "judge_bad", "judge_harm", "keeps", "end_held", "shows", "was_left_out", "end",
               "carry_over", "record")
 
     is_open: Callable[[], int]
@@ -37,7 +37,6 @@ class StepJudge:
     note_kept: Callable[[int], int]
     bad: Callable[[int], int]
     boundary: Callable[[int], int]
-    trigger: Callable[[int], int]
     judge_bad: Callable[[int, bool], int]
     judge_harm: Callable[[int], int]
     keeps: Callable[[int, bool, bool], int]

@@ -99,8 +99,6 @@ struct GradScalerOptions {
 class GradScaler : public LossScaler {
  public:
   explicit GradScaler(const GradScalerOptions& options = {});
-  std::unique_ptr<LossScaler> clone() const override { return std::make_unique<GradScaler>(*this); }
-  void put_back(const LossScaler& copy, double scale) override;
 
   // output * scale: fp32 for a 0-dim fp16 output, while one with dimensions stays fp16 and can overflow.
   Tensor scale(const Tensor& output) override;

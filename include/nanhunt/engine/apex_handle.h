@@ -24,7 +24,6 @@ struct ApexInitOptions {
 class ApexEarlyScaler : public LossScaler {
  public:
   ~ApexEarlyScaler() override;
-  void put_back(const LossScaler& copy, double scale) override;
   bool is_enabled() const override;
   bool unscales_each_backward() const override { return true; }
   void unscale_(Optimizer&) override {}  // each block has
@@ -59,7 +58,6 @@ class ApexWrappedOptimizer;
 class ApexHandle : public ApexEarlyScaler {
  public:
   explicit ApexHandle(const ApexInitOptions& options = {});
-  std::unique_ptr<LossScaler> clone() const override;
 
   AutocastOptions casts() const;
   // `with amp_handle.scale_loss(loss, optimizer) as scaled: run(scaled)`. Throws std::invalid_argument in Apex's words
@@ -79,7 +77,6 @@ class ApexHandle : public ApexEarlyScaler {
 // skipped where any of its losses overflowed. Throws std::invalid_argument for more losses in a step than it is for.
 class ApexWrappedOptimizer : public ApexEarlyScaler {
  public:
-  std::unique_ptr<LossScaler> clone() const override;
   void scale_loss(const Tensor& loss, const Run& run);
   bool step();
   void backward(const Tensor& loss, Optimizer& optimizer, const LossOfStep& which = {}) override;

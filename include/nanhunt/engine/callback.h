@@ -16,8 +16,7 @@ struct Batch;
 struct StepResult;
 class Trainer;
 
-// In the order of a step; the first three for each micro-batch. All but on_batch_end are called by a replay too: what
-// they do must depend on nothing that a replay does not put back. Training has no epochs here, and so no points of them.
+// In the order of a step; the first three for each micro-batch. Training has no epochs here, and so no points of them.
 class Callback {
  public:
   virtual ~Callback() = default;

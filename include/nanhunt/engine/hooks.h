@@ -49,8 +49,6 @@ class Observer {
   // What it wants, asked once when it is added. Ops stand for all that is told of each one: ops, beginnings and ends
   // of storages, marks of parameters, state and buffers. Where nobody wants them nothing is put together for them.
   virtual bool wants_ops() const noexcept { return true; }
-  // Whether it is told what happens in a replay of a step (Trainer::replay) that another observer asked for.
-  virtual bool wants_replays() const noexcept { return false; }
   virtual void on_op(const OpCall&) noexcept {}
   virtual void on_collective(const CollectiveCall&) noexcept {}
   virtual void on_module_enter(std::string_view /*path*/) noexcept {}
@@ -90,19 +88,6 @@ class [[nodiscard]] HookHandle {
 HookHandle add_observer(Observer& observer);  // not owned; must outlive the handle
 bool has_observers();  // that are told now
 bool ops_observed();   // by any of them
-
-// A replay of a step: while it lives, only `observer` and observers that want replays are told anything.
-class [[nodiscard]] ScopedReplay {
- public:
-  explicit ScopedReplay(Observer& observer);
-  ~ScopedReplay();
-  ScopedReplay(const ScopedReplay&) = delete;
-  ScopedReplay& operator=(const ScopedReplay&) = delete;
-
- private:
-  Observer* observer_;
-};
-bool replaying();
 
 // While it lives the ops of this thread are told to nobody: who runs them tells of one op in their place.
 class [[nodiscard]] ScopedUnobserved {

@@ -33,11 +33,6 @@ struct LossOfStep {
 class LossScaler {
  public:
   virtual ~LossScaler() = default;
-  // A copy for replays, and back to it: stages and knowledge of optimizers included. `scale` is that of the time of the
-  // copy, for copies may share the tensor that holds it. Not observed.
-  virtual std::unique_ptr<LossScaler> clone() const = 0;
-  virtual void put_back(const LossScaler& copy, double scale) = 0;
-
   virtual Tensor scale(const Tensor& output);  // fp32 output * scale
   // From here on an overflow that one of these ranks finds is one that all have found.
   void agree_over(std::shared_ptr<RankGroup> ranks) { ranks_ = std::move(ranks); }
@@ -89,7 +84,7 @@ class LossScaler {
   virtual bool takes_fp16() const { return true; }
   virtual bool has_scale() const { return true; }  // false: scale() must be called first
 
-  // What the ranks have found together. In a replay: this one alone.
+  // What the ranks have found together.
   bool agreed(bool found_inf) const;
   void tell(ScalerAction action, std::uint32_t optimizer = 0, bool found_inf = false, std::string_view text = {});
   [[noreturn]] void refuse(std::string_view text, std::uint32_t optimizer = 0);

@@ -31,7 +31,7 @@ class Module {
 
   std::vector<NamedTensor> named_parameters() const;  // depth first, registration order
   std::vector<NamedTensor> named_buffers() const;
-  // Streams that forward draws from, depth first: their positions are part of what a replay restores.
+  // Streams that forward draws from, depth first: their positions are part of a snapshot.
   std::vector<RandomStream*> random_streams() const;
   // Floating parameters and buffers, in place (before optimizers are made). Those of a module that `keeps` is true of
   // stay as they are.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
-// A number is a pure function of (seed, stream, index), so a stream can be left, replayed or jumped into at no cost.
+// A number is a pure function of (seed, stream, index), so a stream can be left or jumped into at no cost.
 #pragma once
 
 #include <array>

@@ -70,8 +70,6 @@ class ApexAmp : public LossScaler {
  public:
   explicit ApexAmp(const ApexAmpOptions& options);
   ~ApexAmp() override;
-  std::unique_ptr<LossScaler> clone() const override;
-  void put_back(const LossScaler& copy, double scale) override;
 
   struct ScaleLoss {
     std::uint32_t loss_id = 0;
@@ -139,8 +137,6 @@ class ApexFp16Optimizer : public LossScaler {
  public:
   explicit ApexFp16Optimizer(const ApexFp16OptimizerOptions& options);
   ~ApexFp16Optimizer() override;
-  std::unique_ptr<LossScaler> clone() const override;
-  void put_back(const LossScaler& copy, double scale) override;
 
   void update_master_grads(Optimizer& optimizer);
   // -1, and nothing is clipped, where the gradients overflowed.

@@ -9,7 +9,7 @@
 
 namespace nanhunt::engine {
 
-// The learning rate of a step, and of nothing else: a run that is restored or replayed sees the same again.
+// The learning rate of a step, and of nothing else: a run that is restored sees the same again.
 using LrSchedule = std::function<double(std::uint32_t step)>;
 
 // torch.optim.lr_scheduler.OneCycleLR (two phases, cosine) and fastai's fit_one_cycle, without their momentum: up to

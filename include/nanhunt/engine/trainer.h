@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training loop whose step can be replayed: same parameters, state, scale, batch and RNG give the same bits.
+// A training loop: same parameters, state, scale, batch and RNG give the same bits.
 #pragma once
 
 #include <cstddef>
@@ -28,12 +28,12 @@ struct Batch {
   std::uint32_t loss_id = 0;             // which of the step's losses it is for, where each has a scaler of its own
 };
 
-// Batch of a step: a pure function of the step, so that a replay sees the same one. With several micro-batches a step,
-// micro-batch m of a step is number step * micro_batches + m.
+// Batch of a step: a pure function of the step, so that a run that is trained again sees the same one. With several
+// micro-batches a step, micro-batch m of a step is number step * micro_batches + m.
 using BatchSource = std::function<Batch(std::uint32_t step)>;
-// Runs with current module "<loss>" and phase loss. A pure function where steps are replayed. An undefined tensor is no
-// loss: nothing is learnt from the batch. Where a step's last micro-batch has none, unscale, clip, optimizer and update are
-// left out, and observers are told that the step was given up.
+// Runs with current module "<loss>" and phase loss. An undefined tensor is no loss: nothing is learnt from the batch.
+// Where a step's last micro-batch has none, unscale, clip, optimizer and update are left out, and observers are told
+// that the step was given up.
 using LossFunction = std::function<Tensor(const Tensor& output, const Batch& batch)>;
 
 // A pass over data that nothing is learnt from: the model as in use (Module::train(false)), without gradients, forward and
@@ -52,10 +52,10 @@ struct TrainerOptions {
   bool average_micro_batches = true;             // each loss is divided by their number
   std::optional<double> clip_norm = {};          // of all gradients together, unscaled
   std::optional<ValidationOptions> validation = {};
-  bool detect_anomaly = false;  // backward runs under DetectAnomaly (anomaly.h), in replays too
+  bool detect_anomaly = false;  // backward runs under DetectAnomaly (anomaly.h)
   // This trainer is one of several ranks; its batches are this rank's. Gradients are reduced in the backward of the last
   // micro-batch, or in each where the scaler unscales after each. Parameters and masters begin as rank 0's. Loss scalers
-  // agree on an overflow: what one rank found, all have found. In a replay nothing is exchanged.
+  // agree on an overflow: what one rank found, all have found.
   std::optional<DataParallelOptions> data_parallel = {};
   // Mistakes to plant: scaled gradients clipped; gradients of a skipped step kept, so that the next ones add to them.
   bool clip_before_unscale = false;
@@ -74,41 +74,6 @@ struct StepResult {
 };
 
 class Observer;
-
-// Parameters, optimizer state and its counters as they were when it was taken. PendingReading again, it uses its memory again.
-// What lies on a device is copied there, and taking it waits for nothing.
-class OptimizerCopy {
- public:
-  void take(const Optimizer& optimizer);
-  bool taken() const { return taken_; }
-  std::size_t bytes() const;
-  // Of one of its tensors: the contents, where they are kept (without data if it has none), and their version.
-  struct Kept {
-    TensorView contents;
-    std::uint32_t version = 0;
-  };
-  Kept kept(const Tensor& tensor) const;
-
- private:
-  friend class Trainer;  // and its Impl
-  struct Part {
-    Tensor tensor;  // of the run
-    std::vector<std::byte> contents;  // of a tensor on the CPU
-    std::uint32_t version = 0;
-    std::shared_ptr<Storage> shadow = {};  // of one on a device, there
-    void put_back() const;
-  };
-  bool taken_ = false;
-  std::size_t parameters_ = 0;  // come first
-  std::vector<Part> parts_;
-  std::vector<std::int64_t> step_counts_;
-};
-
-struct Replayed {
-  bool ran = false;
-  std::string refused;  // why it did not run, or broke off
-  StepResult result;
-};
 
 class Trainer {
  public:
@@ -132,23 +97,8 @@ class Trainer {
   Callback& add_callback(std::unique_ptr<Callback> callback);  // after the others; not inside step()
 
   // Called with gradients as the optimizer would use them, before it runs or is held back; not observed. For reference
-  // optimizers in tests and replays.
+  // optimizers.
   void set_boundary_callback(std::function<void(Trainer&)> callback);
-
-  // Replays. While on, every step keeps what running it again needs: copies of the buffers and of gradients that a
-  // skipped step left, positions of random streams, the scaler, its batches by reference.
-  void keep_for_replay(bool on);
-  bool stepping() const;  // inside step()
-  bool stopped_by_anomaly() const;  // the last step was, or the one at hand
-  // Runs the step at hand (the last one, outside step()) again from how it began: data, forward, loss, scale, backward,
-  // unscale, clip, optimizer, update. Only `observer` and observers that want replays are told. Then everything is put
-  // back bit for bit: parameters, gradients, state, buffers, random streams, scaler, floating-point environment; only
-  // versions may have grown. Call it from the optimizer boundary callback, an observer's on_optimizer_begin or on_step_end, or
-  // between steps. Once the optimizer ran it needs `before`, taken at the optimizer boundary of this step. It refuses where a replay
-  // would not be the same step: nothing was kept, a batch or parameter was written to, or random numbers were drawn
-  // from a stream that the model does not list. What the step throws ends it likewise. Modules and loss are called
-  // again: they must keep nothing of their own from call to call but buffers and registered streams.
-  Replayed replay(Observer& observer, const OptimizerCopy* before = nullptr);
 
   struct Snapshot;
   std::shared_ptr<const Snapshot> snapshot() const;  // deep copies

@@ -212,8 +212,7 @@ class Comparison {
   static bool comes_from_outside(const DiffRow& row, const Names& names) {
     return names.text(row.op).starts_with('<');
   }
-  // With levels that differ a trace has all ops of a step, some phases of it, or none (replays do not count); and what
-  // comes from outside is told anew in each replay.
+  // With levels that differ a trace has all ops of a step, some phases of it, or none.
   bool could_be_in_both(const DiffRow& row, const Names& names) const {
     return !comes_from_outside(row, names) && ((phases_a_ & phases_b_) >> static_cast<unsigned>(row.phase) & 1u) != 0;
   }

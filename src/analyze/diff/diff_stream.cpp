@@ -51,13 +51,8 @@ class DiffStream::Gather {
     Gather& to;
     const RecordBatch& batch;
 
-    void on(const OpRecord& op) {
-      if (!to.in_replay_) to.add_op(batch, op);
-    }
-    void on(const MarkRecord& mark) {
-      if (!to.in_replay_) to.add_mark(mark);
-    }
-    void on(const ReplayRecord& row) { to.in_replay_ = row.result == ReplayResult::kBegin; }
+    void on(const OpRecord& op) { to.add_op(batch, op); }
+    void on(const MarkRecord& mark) { to.add_mark(mark); }
     void on(const HealthRecord& health) {
       to.go_to(health.step);
       to.now_.health = health;
@@ -179,7 +174,7 @@ class DiffStream::Gather {
   std::size_t string_bytes_ = 0;
   DiffStep now_;
   std::string why_no_tap_;
-  bool in_replay_ = false, unwanted_ = false;
+  bool unwanted_ = false;
 };
 
 DiffStream::DiffStream(AttemptTrace attempt) : attempt_(std::move(attempt)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One attempt, read step by step on a thread of its own, so that two traces can be walked side by side in bounded
-// memory. Rows of replays are left out: they repeat a step.
+// memory.
 #pragma once
 
 #include <condition_variable>

@@ -18,7 +18,7 @@ namespace {
 
 std::string watched_text(const Coverage& coverage) {
   const std::string steps = count_of(static_cast<std::int64_t>(coverage.steps), coverage.trained ? "step" : "forward");
-  if (coverage.ops == 0) return steps;  // a sentinel with nothing to replay
+  if (coverage.ops == 0) return steps;  // level steps
   return fmt::format("{} and {}", steps, count_of(static_cast<std::int64_t>(coverage.ops), "op"));
 }
 

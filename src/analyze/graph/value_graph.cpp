@@ -534,8 +534,7 @@ bool ValueGraph::reads_kept_gradient(const Value& value, const OpRef& at) {
   if (at.phase != Phase::kBackward || value.bad == 0 || value.made_step >= at.step) return false;
   const bool after = value.made_in >= Phase::kBackward && value.made_in <= Phase::kClip;
   const bool gradient = value.has_role(TensorRole::kBoundaryGradient) || (value.roles == 0 && after);
-  if (gradient) return last_skip_ && *last_skip_ >= value.made_step && *last_skip_ < at.step;
-  return in_replay_ && is_left_by_skip(value, at);  // all of the step is watched
+  return gradient && last_skip_ && *last_skip_ >= value.made_step && *last_skip_ < at.step;
 }
 
 Birth& ValueGraph::new_birth(BirthKind kind, const OpRef& at) {

@@ -76,20 +76,18 @@ class ValueGraph {
   std::vector<DeferredResult> take_deferred_results() { return std::exchange(deferred_results_, {}); }
   void on_mark(const MarkRecord& mark);
   void on_changed(const ChangedRecord& record);
-  void on_replay(const ReplayRecord& record) { in_replay_ = record.result == ReplayResult::kBegin; }
-  // Of a step that the sentinel could not replay: what is known already answers for it, what is not stays without a
-  // place.
-  void on_refused_mark(const MarkRecord& mark);
-  // The sentinel's norm of a parameter before a trigger: how large it was before it changed.
+  // Of a step that was not heard: what is known already answers for it, what is not stays without a place.
+  void on_unheard_mark(const MarkRecord& mark);
+  // The norm of a parameter before a bad step: how large it was before it changed.
   void on_norm(const NormRecord& record);
-  // The sentinel found sinks of this step bad that no record shows. `bad`: HealthRecord::bad. True: the origins of the
+  // Sinks of this step are bad, and no record shows it. `bad`: HealthRecord::bad. True: the origins of the
   // streak that the step belongs to, or of earlier skips, answer for it.
-  bool on_unreplayed(std::uint32_t step, std::uint32_t bad, bool held_back);
+  bool on_unheard(std::uint32_t step, std::uint32_t bad, bool held_back);
   // What began to be bad in the step at hand began behind the loss.
   bool only_backward_went_bad();
   // The op with this number multiplied the loss by the scale of a scaler of the program's own.
   void on_scaling(std::uint64_t seq);
-  // The parts of training (1 << TensorRole) that the sentinel found finite when this step ended.
+  // The parts of training (1 << TensorRole) that were finite when this step ended.
   void on_clean_parts(std::uint32_t step, std::uint32_t kinds);
   // The step that ended was given up by the program: the last number that it made is what it is judged by; where the
   // program `stopped` at it, what it looked at last. Before on_step_end(). True: that was bad, and nobody had meant it.
@@ -241,7 +239,7 @@ class ValueGraph {
   std::set<StringId> swallowers_;  // modules of ops that absorbed
   std::optional<std::uint32_t> faded_in_;  // the last step in which one made zeros of infinities
   std::map<std::pair<std::uint64_t, std::uint32_t>, BirthId> changed_at_;  // by storage and version
-  // The last norms of each parameter that the sentinel wrote: step and largest magnitude.
+  // The last norms of each parameter that were written: step and largest magnitude.
   static constexpr std::size_t kNormsKept = 4;
   std::map<StringId, std::vector<std::pair<std::uint32_t, double>>> amax_before_;
   // The last op output of the step that is NaN, or one infinite number, and that nobody meant; apart for validation.
@@ -280,7 +278,6 @@ class ValueGraph {
   std::vector<StringId> bad_gradients_;         // of this step, by name
   std::set<std::int64_t> other_sizes_;
   std::set<std::pair<LayoutId, bool>> sized_;  // layouts that other_sizes_ has; true: as of the batch
-  bool in_replay_ = false;
   std::optional<std::uint32_t> last_skip_;      // the last skipped step
   // Storages that were left bad, and that no op has written since: of which kind, and by which births.
   struct Standing {
@@ -289,7 +286,7 @@ class ValueGraph {
     std::vector<BirthId> births;
   };
   std::map<std::uint64_t, Standing> standing_;
-  std::uint32_t unread_kinds_ = 0;              // 1 << TensorRole: the sentinel does not read these
+  std::uint32_t unread_kinds_ = 0;              // 1 << TensorRole: these are not read
   std::map<std::uint64_t, ValueId> bad_homes_;  // parameter, state and buffer storages left bad by an op of this step
   struct AtFirst {
     ValueId value = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of ValueGraph that follows what changed unseen, what was never written, and what the sentinel saw of steps
-// that are not in the trace.
+// The part of ValueGraph that follows what changed unseen, what was never written, and bad steps that are
+// not in the trace.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -270,7 +270,7 @@ void ValueGraph::make_garbage(const OpInView& op, const OpRef& at) {
   }
 }
 
-void ValueGraph::on_refused_mark(const MarkRecord& mark) {
+void ValueGraph::on_unheard_mark(const MarkRecord& mark) {
   Value* value = values_.find(mark.value);
   const bool unknown = value != nullptr && value->bad != 0 && !value->resolved && !inherit(*value, 0);
   if (!unknown) return on_mark(mark);
@@ -286,7 +286,7 @@ std::vector<const Birth*> ValueGraph::changes() const {
   return out;
 }
 
-bool ValueGraph::on_unreplayed(std::uint32_t step, std::uint32_t bad, bool held_back) {
+bool ValueGraph::on_unheard(std::uint32_t step, std::uint32_t bad, bool held_back) {
   if (!hit_in_step_.empty()) return true;
   const bool gradients_alone = (bad & kSinkBits) == role_bit(TensorRole::kBoundaryGradient);
   const std::vector<BirthId>& to_answer = streak_.empty() && gradients_alone && held_back ? scaled_ : streak_;

@@ -87,7 +87,7 @@ void ValueGraph::on_mark(const MarkRecord& mark) {
   }
   if (!value->resolved) {
     resolve(*value, kind, mark.kind, at);
-    // The sentinel had read all such values when the step before ended.
+    // All such values had been read when the step before ended.
     const bool was_clean = lasting && mark.step > 0 && clean_step_ + 1 == mark.step &&
                            (clean_kinds_ >> static_cast<unsigned>(mark.kind) & 1u) != 0;
     for (BirthId id : labels_.get(value->labels).births) {

@@ -298,11 +298,11 @@ class Join {
 
 }  // namespace
 
-std::vector<RankVerdict> join_ranks(const std::vector<RankPass*>& ranks, std::uint32_t world) {
+std::vector<RankVerdict> join_ranks(const std::vector<RankPass*>& ranks) {
   std::vector<RankVerdict> verdicts(ranks.size());
   for (std::size_t i = 0; i < ranks.size(); ++i) verdicts[i].rank = ranks[i]->rank();
   Join(ranks, verdicts).run();
-  join_steps(ranks, world, verdicts);
+  join_steps(ranks, verdicts);
   join_replicas(ranks, verdicts);
   return verdicts;
 }

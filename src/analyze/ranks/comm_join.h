@@ -10,11 +10,11 @@
 
 namespace nanhunt::analyze {
 
-// `ranks`: ended, ascending by rank. `world`: how many there are by what run.json says. One verdict for each.
-std::vector<RankVerdict> join_ranks(const std::vector<RankPass*>& ranks, std::uint32_t world);
+// `ranks`: ended, ascending by rank. One verdict for each.
+std::vector<RankVerdict> join_ranks(const std::vector<RankPass*>& ranks);
 
-// Level sentinel: which rank's own share was bad, by the replays without reduction. Called by join_ranks.
-void join_steps(const std::vector<RankPass*>& ranks, std::uint32_t world, std::vector<RankVerdict>& verdicts);
+// Bad steps whose ops are not known, on ranks that another one may have made bad. Called by join_ranks.
+void join_steps(const std::vector<RankPass*>& ranks, std::vector<RankVerdict>& verdicts);
 
 // Replicas that no longer hold the same parameters. Called by join_ranks.
 void join_replicas(const std::vector<RankPass*>& ranks, std::vector<RankVerdict>& verdicts);

@@ -8,7 +8,7 @@
 #include "src/analyze/ranks/comm_watch.h"
 #include "src/analyze/ranks/rank_verdict.h"
 #include "src/analyze/ranks/replicas.h"
-#include "src/analyze/watch/sentinel_watch.h"
+#include "src/analyze/watch/health_watch.h"
 #include "src/analyze/graph/value_graph.h"
 
 namespace nanhunt::analyze {
@@ -23,7 +23,7 @@ class RankPass : public Analyzer {
   virtual const Names& names() const = 0;
   virtual ValueGraph& graph() = 0;
   virtual const CommWatch& comm() const = 0;
-  virtual const SentinelWatch& sentinel() const = 0;
+  virtual const HealthWatch& health() const = 0;
   virtual const ReplicaWatch& replicas() const = 0;
   // Findings without ids, in no final order, and no verdict: findings/merge.h adds them.
   virtual Analysis judge(const RunInfo& info, const TraceHealth& health, const RankVerdict& others) = 0;

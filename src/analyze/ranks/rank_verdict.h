@@ -26,21 +26,12 @@ struct Arrival {
   bool sure = true;                // false: that rank may have been bad by itself too
 };
 
-// A bad step of which only summaries and replays are there (level sentinel).
-struct StepStory {
-  bool carried = false;  // it is another rank's
-  bool between = false;  // no rank's own share was bad: it went bad between them
-  std::vector<std::uint32_t> replayed, unknown, untraced;  // between: shares that were finite; not known; no trace
-  std::vector<std::uint32_t> bad_on;                       // between
-  std::vector<Arrival> arrivals;
-};
-
 struct RankVerdict {
   std::uint32_t rank = 0;
   std::set<BirthId> carried;  // births that are another rank's, or are told there
   std::map<BirthId, std::vector<Arrival>> arrivals;
   std::map<BirthId, CallStory> calls;
-  std::map<std::size_t, StepStory> steps;  // by index of the riddle (sentinel_watch.h)
+  std::set<std::size_t> carried_steps;     // riddles that are another rank's, by index (health_watch.h)
   std::vector<Finding> findings;           // further ones
   std::uint32_t carried_from = 0xFFFFFFFFu;  // first step in which this rank was harmed by another
 };

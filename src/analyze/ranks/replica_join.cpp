@@ -16,8 +16,8 @@ bool is_bad_until(RankPass& pass, std::uint32_t step) {
   for (const Birth* birth : pass.graph().origins()) {
     if (birth->harmful && !birth->events.empty() && birth->events.first() <= step) return true;
   }
-  const auto& riddles = pass.sentinel().riddles();
-  return std::any_of(riddles.begin(), riddles.end(), [&](const SentinelWatch::Riddle& riddle) { return riddle.first <= step; });
+  const auto& riddles = pass.health().riddles();
+  return std::any_of(riddles.begin(), riddles.end(), [&](const HealthWatch::Riddle& riddle) { return riddle.first <= step; });
 }
 
 Finding finding_of(const Parting& parting) {

@@ -89,7 +89,7 @@ NormWatch::Norms NormWatch::on_step_end(std::uint32_t step, double loss, bool ba
   double gradient = 0, weight = 0;
   bool any_gradient = false, any_weight = false;
   for (Parameter& p : parameters_) {
-    // The sentinel reads weights in every step and writes few: an older norm is not that of this step.
+    // Weights are read in every step and few are written: an older norm is not that of this step.
     if (gradient_norm != nullptr && !p.weight_now) p.weight_sq = kUnseen;
     p.weight_now = false;
     p.history[steps_ % kGrowthWindow] = p.weight_sq;

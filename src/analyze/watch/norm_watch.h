@@ -60,9 +60,9 @@ class NormWatch {
     double gradient = std::numeric_limits<double>::quiet_NaN();  // NaN: not seen, infinity: not finite
     double weight = std::numeric_limits<double>::quiet_NaN();
   };
-  // A norm of a step before a trigger, as the sentinel kept it.
+  // A norm of a step before a bad one, as it was kept.
   void on_norm(const NormRecord& record);
-  // `bad`: a sink of this step is not finite. `gradient_norm`: the sentinel's, where it watched the step.
+  // `bad`: a sink of this step is not finite. `gradient_norm`: that of the step's health, where there is one.
   Norms on_step_end(std::uint32_t step, double loss, bool bad, const double* gradient_norm = nullptr,
                     double lr = std::numeric_limits<double>::quiet_NaN());
 

@@ -31,7 +31,7 @@ void LossScaler::tell(ScalerAction action, std::uint32_t optimizer, bool found_i
 }
 
 bool LossScaler::agreed(bool found_inf) const {
-  if (ranks_ == nullptr || replaying()) return found_inf;
+  if (ranks_ == nullptr) return found_inf;
   Tensor flag = Tensor::full({1}, found_inf ? 1 : 0, DType::kF32);
   return all_reduce_(flag, *ranks_, Reduction::kMax).item() != 0;
 }

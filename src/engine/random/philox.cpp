@@ -9,29 +9,8 @@
 #include <utility>
 
 #include "src/engine/ops/op.h"
-#include "src/engine/random/draw_watch.h"
 
 namespace nanhunt::engine {
-namespace {
-
-thread_local ScopedDrawWatch* draw_watch = nullptr;
-
-}  // namespace
-
-ScopedDrawWatch::ScopedDrawWatch(const std::vector<RandomStream*>& known, bool& elsewhere)
-    : known_(known), elsewhere_(elsewhere), outer_(std::exchange(draw_watch, this)) {}
-
-ScopedDrawWatch::~ScopedDrawWatch() { draw_watch = outer_; }
-
-void ScopedDrawWatch::on_draw(const RandomStream* stream) noexcept {
-  if (stream == last_ || elsewhere_) return;
-  if (std::find(known_.begin(), known_.end(), stream) == known_.end()) {
-    elsewhere_ = true;
-  } else {
-    last_ = stream;
-  }
-}
-
 std::array<std::uint32_t, 4> philox4x32_10(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key) {
   constexpr std::uint64_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
   constexpr std::uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
@@ -48,7 +27,6 @@ std::array<std::uint32_t, 4> philox4x32_10(std::array<std::uint32_t, 4> counter,
 }
 
 std::uint32_t RandomStream::next_u32() {
-  if (draw_watch != nullptr) draw_watch->on_draw(this);
   const std::uint64_t index = position_ / 4;
   if (index != block_index_) {
     const auto low = [](std::uint64_t x) { return static_cast<std::uint32_t>(x); };
@@ -60,7 +38,6 @@ std::uint32_t RandomStream::next_u32() {
 }
 
 void RandomStream::skip(std::uint64_t words) {
-  if (words != 0 && draw_watch != nullptr) draw_watch->on_draw(this);
   position_ += words;
 }
 

@@ -411,8 +411,8 @@ void DeferredRecorder::on_health(const HealthEvent& event) noexcept {
 void DeferredRecorder::on_norm(const NormEvent& event) noexcept {
   pass_text<&Recorder::on_norm, &NormEvent::path>(event);
 }
-void DeferredRecorder::on_replay(const ReplayEvent& event) noexcept {
-  pass_text<&Recorder::on_replay, &ReplayEvent::text>(event);
+void DeferredRecorder::on_unheard(const UnheardEvent& event) noexcept {
+  pass_text<&Recorder::on_unheard, &UnheardEvent::text>(event);
 }
 void DeferredRecorder::on_probe(const ProbeEvent& event) noexcept {
   pass_text<&Recorder::on_probe, &ProbeEvent::text>(event);

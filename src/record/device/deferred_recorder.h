@@ -45,7 +45,7 @@ class DeferredRecorder final : public NumberingRecorder {
   void on_storage_released(std::uint64_t storage) noexcept override;
   void on_health(const HealthEvent& event) noexcept override;
   void on_norm(const NormEvent& event) noexcept override;
-  void on_replay(const ReplayEvent& event) noexcept override;
+  void on_unheard(const UnheardEvent& event) noexcept override;
   void on_changed(const ChangedEvent& event) noexcept override;
   void on_probe(const ProbeEvent& event) noexcept override;
   void on_capture(const CaptureEvent& event) noexcept override;

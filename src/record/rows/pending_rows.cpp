@@ -163,7 +163,7 @@ void drop_ops(PendingRows& rows, std::uint64_t next_seq) noexcept {
   before(b.steps, &StepRecord::end_seq);
   before(b.health, &HealthRecord::seq);
   before(b.norms, &NormRecord::seq);
-  before(b.replays, &ReplayRecord::seq);
+  before(b.unheard, &UnheardRecord::seq);
   before(b.notes, &NoteRecord::seq);
   before(b.frames, &FrameRecord::seq);
   before(b.setup, &SetupRecord::seq);

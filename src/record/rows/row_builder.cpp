@@ -367,11 +367,11 @@ void RowBuilder::add_norm(const NormEvent& event) {
   rollback.commit();
 }
 
-void RowBuilder::add_replay(const ReplayEvent& event) {
+void RowBuilder::add_unheard(const UnheardEvent& event) {
   Rollback rollback(*this);
   const StringId text = strings_.intern(event.text, rows_.batch);
-  rows_.batch.replays.push_back({next_seq_, event.step, event.trigger, event.result, text});
-  extra_bytes_ += sizeof(ReplayRecord);
+  rows_.batch.unheard.push_back({next_seq_, event.step, text});
+  extra_bytes_ += sizeof(UnheardRecord);
   rollback.commit();
 }
 

@@ -77,7 +77,7 @@ class RowBuilder {
   void add_release(std::uint64_t storage);
   void add_health(const HealthEvent& event);
   void add_norm(const NormEvent& event);
-  void add_replay(const ReplayEvent& event);
+  void add_unheard(const UnheardEvent& event);
   void add_changed(const ChangedEvent& event);
   void check(std::uint32_t step, const ValueView& value) { check(step, value, number(value.tensor)); }
   void check(std::uint32_t step, const ValueView& value, LayoutId layout);

@@ -30,26 +30,6 @@ TEST(Misuse, of_gradients_kept_after_a_skip_is_named_at_the_op_that_adds_to_them
   EXPECT_EQ(table(analysis_of(twin.t)), "clean\n");
 }
 
-TEST(Misuse, of_gradients_kept_after_a_skip_is_named_where_only_the_next_step_was_replayed) {
-  for (const bool skipped : {true, false}) {
-    ScaledRun run;
-    run.t.end_step(1, 65536, skipped);
-    run.t.replay(ReplayResult::kBegin);
-    const Handle old = run.t.value(finite().inf(3));  // of the step before, which is not in the trace
-    const Handle g = run.t.in("fc", Phase::kBackward).op("mm_backward", {}, finite());
-    const Handle sum = run.t.op("add", {{"self", old}, {"other", g}}, finite().inf(3));
-    run.t.mark(TensorRole::kBoundaryGradient, "fc.weight", sum);
-    run.t.replay(ReplayResult::kReproduced);
-    run.t.end_step(1, 32768, /*skipped=*/true);
-    const Analysis a = analysis_of(run.t);
-    ASSERT_FALSE(a.findings.empty());
-    EXPECT_EQ(a.findings[0].cls == FindingClass::kApiMisuse, skipped) << table(a);
-    if (skipped) {
-      EXPECT_EQ(a.findings[0].place.op, "add");
-    }
-  }
-}
-
 TEST(Misuse, of_clipping_before_unscale_is_found_and_after_it_is_not) {
   struct Clip {
     bool bug, before;

@@ -108,9 +108,8 @@ Fault slope_of_root() {
   return out;
 }
 
-Fault named(Fault fault, const char* form, bool sentinel_sees = true) {
+Fault named(Fault fault, const char* form) {
   fault.form = form;
-  fault.sentinel_sees = sentinel_sees;
   return fault;
 }
 
@@ -144,8 +143,7 @@ std::vector<Fault> arithmetic_faults() {
       named(fault("removed-eps", "rsqrt", kF16, kExtra1, norm_with(0, false), kPole), "no eps"),
       fault("masked-row", "softmax", kF16Masters, kExtra1, pooled, kInvalid),
       fault("hidden-branch", "exp", kF16Masters, kExtra1, softplus, kOverflow),
-      named(fault("swallowed-inf", "mul", kF16, kExtra1, divided_by_infinity, kOverflow), "x / Inf",
-            /*sentinel_sees=*/false),
+      named(fault("swallowed-inf", "mul", kF16, kExtra1, divided_by_infinity, kOverflow), "x / Inf"),
   };
 }
 

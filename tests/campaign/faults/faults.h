@@ -16,7 +16,6 @@ struct Fault {
   Settings settings;
   Plan plan;
   Expected expected;
-  bool sentinel_sees = true;  // it makes something bad that level sentinel watches
 };
 std::vector<Fault> all_faults();
 std::vector<Fault> arithmetic_faults(), memory_faults(), training_faults();  // one file each

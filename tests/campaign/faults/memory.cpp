@@ -68,9 +68,8 @@ class Saboteur : public engine::Observer {
   std::uint32_t now_ = 0;
 };
 
-Fault bit_flip(const char* form, Regime regime, Phase phase, const char* module, const char* op, bool sentinel_sees) {
-  Fault out{.kind = "bit-flip", .form = form, .settings = make_settings(regime), .plan = {}, .expected = {},
-            .sentinel_sees = sentinel_sees};
+Fault bit_flip(const char* form, Regime regime, Phase phase, const char* module, const char* op) {
+  Fault out{.kind = "bit-flip", .form = form, .settings = make_settings(regime), .plan = {}, .expected = {}};
   out.settings.regression = phase == Phase::kForward;  // squares what flipped: not finite
   out.plan.first_step = kFaultStep;
   out.expected = {FindingClass::kCorruption, kFaultStep, phase, module, op};
@@ -88,10 +87,10 @@ std::vector<Fault> memory_faults() {
       bad_state("fc1.weight.momentum_buffer", Regime::kF16, /*later=*/false),
       bad_state("fc1.bias", Regime::kAutocast, /*later=*/true),
       bad_state("fc2.weight.exp_avg", Regime::kF16Masters, /*later=*/true),
-      bit_flip("weight", Regime::kF32, Phase::kData, "fc2.weight", "<state>", true),
-      bit_flip("state", Regime::kF16, Phase::kData, "fc2.weight.momentum_buffer", "<state>", true),
-      bit_flip("activation", Regime::kF32, Phase::kForward, "fc3", "addmm", true),
-      bit_flip("gradient", Regime::kF16, Phase::kBackward, "fc3", "addmm_backward", false),
+      bit_flip("weight", Regime::kF32, Phase::kData, "fc2.weight", "<state>"),
+      bit_flip("state", Regime::kF16, Phase::kData, "fc2.weight.momentum_buffer", "<state>"),
+      bit_flip("activation", Regime::kF32, Phase::kForward, "fc3", "addmm"),
+      bit_flip("gradient", Regime::kF16, Phase::kBackward, "fc3", "addmm_backward"),
   };
 }
 

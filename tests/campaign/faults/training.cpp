@@ -106,7 +106,6 @@ Fault gradient_underflow() {
   out.settings.scaler = engine::GradScalerOptions{.init_scale = 65536, .dynamic = false};
   out.settings.optimizer.eps = 1e-12;
   out.plan.spoil_settings = [](Settings& s) { s.scaler.reset(); };
-  out.sentinel_sees = false;
   return out;
 }
 
@@ -116,7 +115,6 @@ Fault lost_updates() {
                     {FindingClass::kUpdateLoss, std::nullopt, Phase::kOptimizer, std::nullopt, "add_"});
   out.settings.optimizer = {.algorithm = "sgd", .lr = 3e-4, .fp32_masters = true};
   out.plan.spoil_settings = [](Settings& s) { s.optimizer.fp32_masters = false; };
-  out.sentinel_sees = false;
   return out;
 }
 

@@ -257,42 +257,5 @@ TEST(DeviceTraining, reads_its_loss_when_all_work_of_the_step_is_on_its_way) {
 
 class Silent : public Observer {};
 
-TEST(DeviceTraining, keeps_the_loss_of_a_step_that_was_replayed_at_its_boundary) {
-  ScopedEmulatedDevice emulated;
-  const auto make = [] { return make_mlp(kEmulated, {.algorithm = "adam"}, {.micro_batches = 2}); };
-  const double expected = make()->step().loss;
-  const Made trainer = make();
-  trainer->keep_for_replay(true);
-  Silent observer;
-  double replayed = 0;
-  trainer->set_boundary_callback([&](Trainer& at_boundary) { replayed = at_boundary.replay(observer, nullptr).result.loss; });
-  EXPECT_EQ(trainer->step().loss, expected);
-  EXPECT_EQ(replayed, expected);
-}
-
-TEST(DeviceTraining, is_replayed_and_put_back_bit_for_bit) {
-  ScopedEmulatedDevice emulated;
-  const Made trainer = make_mlp(kEmulated, {.algorithm = "adam", .lr = 1e-2},
-                                {.autocast = AutocastOptions{}, .scaler = GradScalerOptions{}});
-  trainer->keep_for_replay(true);
-  trainer->step();
-  OptimizerCopy before;
-  std::uint64_t waits_to_copy = 0;
-  trainer->set_boundary_callback([&](Trainer& at_boundary) {
-    const std::uint64_t start = emulated.device.waits;
-    before.take(at_boundary.optimizer());
-    waits_to_copy = emulated.device.waits - start;
-  });
-  const StepResult step = trainer->step();
-  EXPECT_EQ(waits_to_copy, 0U);  // the shadow copy is made on the device
-  EXPECT_GT(before.bytes(), 0U);
-  const std::vector<double> after = everything(*trainer, 0);
-  Silent observer;
-  const Replayed replayed = trainer->replay(observer, &before);
-  ASSERT_TRUE(replayed.ran) << replayed.refused;
-  EXPECT_EQ(replayed.result.loss, step.loss);
-  EXPECT_EQ(everything(*trainer, 0), after);
-}
-
 }  // namespace
 }  // namespace nanhunt::engine::testing

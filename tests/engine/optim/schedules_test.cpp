@@ -85,26 +85,12 @@ TEST(Schedule, sets_the_rate_that_each_step_trains_with_and_tells) {
   }
 }
 
-TEST(Schedule, is_seen_again_by_a_replay_and_a_restored_run) {
+TEST(Schedule, is_seen_again_by_a_restored_run) {
   const auto trainer = train_by(one_cycle({.max_lr = 0.5, .steps = 10}));
-  trainer->keep_for_replay(true);
-  OptimizerCopy before;
-  trainer->set_boundary_callback([&](Trainer& at) { before.take(at.optimizer()); });
   trainer->step();
   const auto snapshot = trainer->snapshot();
   trainer->step();
   const auto bits = bytes_of(*trainer);
-  const double next_lr = trainer->optimizer().options().lr;
-  class Updates : public Observer {
-   public:
-    void on_step_end(std::uint32_t, double, double told, double, bool) noexcept override { lr = told; }
-    double lr = 0;
-  } seen;
-  const Replayed again = trainer->replay(seen, &before);
-  EXPECT_TRUE(again.ran) << again.refused;
-  EXPECT_EQ(seen.lr, one_cycle({.max_lr = 0.5, .steps = 10})(1));
-  EXPECT_EQ(trainer->optimizer().options().lr, next_lr);
-  EXPECT_EQ(bytes_of(*trainer), bits);
   trainer->restore(*snapshot);
   trainer->step();
   EXPECT_EQ(bytes_of(*trainer), bits);

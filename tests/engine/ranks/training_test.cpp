@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A trainer on several ranks: what it comes to, what an overflow on one rank does to all, and what it leaves to replays.
+// A trainer on several ranks: what it comes to, and what an overflow on one rank does to all.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -169,33 +169,6 @@ TEST(Overflow, of_one_rank_is_everybodys_under_apex_scalers_too) {
       EXPECT_EQ(p.to_vector(), std::vector<double>(4, 1.0));
     });
   }
-}
-
-TEST(ReplayOfARank, exchanges_nothing_and_leaves_every_bit_as_it_was) {
-  const Recipe& recipe = TrainedTogether::recipes()[1];
-  const auto trained = [&](bool replays) {
-    std::vector<Trained> ranks(2);
-    run_ranks(2, [&](const Group& group) {
-      const auto trainer = make(recipe, group);
-      class Calls : public Observer {
-       public:
-        int calls = 0;
-        void on_collective(const CollectiveCall&) noexcept override { ++calls; }
-      } calls;
-      trainer->keep_for_replay(true);
-      // rank 1 alone runs its step again
-      trainer->set_boundary_callback([&](Trainer& at) {
-        if (!replays || group->rank() == 0) return;
-        const Replayed again = at.replay(calls);
-        EXPECT_TRUE(again.ran) << again.refused;
-      });
-      ranks[group->rank()] = train(*trainer, 5);
-      EXPECT_EQ(calls.calls, 0);
-    });
-    return ranks;
-  };
-  const auto plain = trained(false), replayed = trained(true);
-  for (std::size_t rank = 0; rank < 2; ++rank) EXPECT_EQ(plain[rank].weights, replayed[rank].weights);
 }
 
 TEST(RowsOfRanks, are_the_batch_together_and_must_be_equal) {

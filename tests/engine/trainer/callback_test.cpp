@@ -71,22 +71,6 @@ TEST(Callback, is_called_at_each_point_in_order_with_a_scaler_and_without) {
   }
 }
 
-TEST(Callback, is_called_by_a_replay_at_all_points_but_the_end_of_the_batch) {
-  Lines lines;
-  const auto trainer = train_with({plug<Noting>(lines)});
-  trainer->keep_for_replay(true);
-  OptimizerCopy before;
-  trainer->set_boundary_callback([&](Trainer& at) { before.take(at.optimizer()); });
-  trainer->step();
-  Lines expected = lines;
-  expected.pop_back();
-  lines.clear();
-  EventLog log;
-  const Replayed again = trainer->replay(log, &before);
-  EXPECT_TRUE(again.ran) << again.refused;
-  EXPECT_EQ(lines, expected);
-}
-
 class Doubling : public Callback {
   void on_batch_begin(Batch& batch) override { batch.inputs = mul(batch.inputs, 2); }
   void on_loss_begin(Tensor& output) override { output = mul(output, 2); }

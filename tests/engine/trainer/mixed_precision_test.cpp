@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trainer with autocast, loss scaling, accumulation and clipping: the order of a step, its bits against a loop written
-// out, skipped steps, and that all of it replays.
+// out, and skipped steps.
 #include <gmock/gmock.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step that throws is told as given up, training goes on with the next one, and one that anomaly mode stopped replays.
+// A step that throws is told as given up, and training goes on with the next one.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -48,12 +48,10 @@ TEST(StoppedStep, by_anomaly_mode_changes_nothing_is_told_and_the_next_one_train
   EventLog log;
   const HookHandle handle = add_observer(log);
   EXPECT_EQ(words_of_step(*trainer), kWords);
-  EXPECT_TRUE(trainer->stopped_by_anomaly());
   EXPECT_EQ(log.lines.back(), "gave up 0 exception " + kWords);
   EXPECT_EQ(bytes_of(*trainer), bits);
   EXPECT_EQ(trainer->next_step(), 1U);
   EXPECT_EQ(words_of_step(*trainer), "");
-  EXPECT_FALSE(trainer->stopped_by_anomaly());
   EXPECT_EQ(log.lines.back(), "end 1");
 }
 
@@ -63,27 +61,11 @@ TEST(StoppedStep, without_anomaly_mode_nan_reaches_the_weights) {
   EXPECT_TRUE(std::isnan(trainer->optimizer().parameters()[0].tensor.at(0)));
 }
 
-TEST(StoppedStep, by_anomaly_mode_replays_to_where_it_stopped) {
-  const auto trainer = make_trainer(true);
-  trainer->keep_for_replay(true);
-  EventLog first, second;
-  {
-    const HookHandle handle = add_observer(first);
-    words_of_step(*trainer);
-  }
-  const auto bits = bytes_of(*trainer);
-  const Replayed again = trainer->replay(second);
-  EXPECT_TRUE(again.ran) << again.refused;
-  EXPECT_EQ(second.lines, first.lines);
-  EXPECT_EQ(bytes_of(*trainer), bits);
-}
-
 TEST(StoppedStep, by_anything_else_is_told_with_its_words) {
   const auto trainer = make_trainer(false, [](const Tensor&, const Batch&) -> Tensor { throw std::runtime_error("no label"); });
   EventLog log;
   const HookHandle handle = add_observer(log);
   EXPECT_EQ(words_of_step(*trainer), "no label");
-  EXPECT_FALSE(trainer->stopped_by_anomaly());
   EXPECT_EQ(log.lines.back(), "gave up 0 exception no label");
 }
 

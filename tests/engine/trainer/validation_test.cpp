@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A validation learns nothing, changes nothing, is told as what it is, and comes again in a replay.
+// A validation learns nothing, changes nothing, and is told as what it is.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -114,22 +114,6 @@ TEST(Validation, runs_under_its_own_autocast_or_none) {
     EXPECT_EQ(log.starting_with("op validation conv1 _to_copy").empty(), !casts);
     EXPECT_FALSE(log.starting_with("op forward conv1 _to_copy").empty());
   }
-}
-
-TEST(Validation, comes_again_in_a_replay) {
-  const auto trainer = make_trainer({.validation = every_second()});
-  trainer->keep_for_replay(true);
-  trainer->step();
-  OptimizerCopy before;
-  trainer->set_boundary_callback([&](Trainer& at) { before.take(at.optimizer()); });
-  const StepResult done = trainer->step();
-  const auto bits = bytes_of(*trainer);
-  EventLog log;
-  const Replayed again = trainer->replay(log, &before);
-  EXPECT_TRUE(again.ran) << again.refused;
-  EXPECT_EQ(again.result.validation_loss, done.validation_loss);
-  EXPECT_FALSE(log.starting_with("op validation").empty());
-  EXPECT_EQ(bytes_of(*trainer), bits);
 }
 
 TEST(Validation, of_nothing_is_refused) {

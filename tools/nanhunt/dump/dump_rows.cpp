@@ -20,7 +20,6 @@ json bad_json(std::uint32_t bad) {
   for (unsigned kind = 0; kind <= static_cast<unsigned>(TensorRole::kOutput); ++kind) {
     if ((bad >> kind & 1u) != 0) out.push_back(tensor_role_name(static_cast<TensorRole>(kind)));
   }
-  if ((bad & kHealthAudit) != 0) out.push_back("audit");
   if ((bad & kHealthChanged) != 0) out.push_back("changed");
   return out;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The stand-alone program that `nanhunt repro` writes for a PyTorch run: one call of the dispatcher, whose arguments
-// stand beside the captured inputs (hooks/torch/nanhunt/_sentinel/origin.py).
+// stand beside the captured inputs.
 #pragma once
 
 #include <cstdint>

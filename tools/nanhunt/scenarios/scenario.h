@@ -60,7 +60,6 @@ struct Scenario {
   std::string summary;      // one sentence for --list
   std::string recipe = {};  // of mixed precision, as its group in registry.cpp has it
   std::uint32_t steps = 0;  // default length
-  std::string level = "sentinel";  // lowest level that sees it: "sentinel" or "ops"
   std::vector<std::string> dtypes;
   std::uint32_t ranks = 1;  // that it needs
   bool only_own_recipe = false;  // what is wrong in it stands in its recipe

@@ -171,7 +171,7 @@ std::string as_text(const std::string& run_a, const std::string& run_b, const Di
         "  The runs were watched at different levels: A at {}, B at {}. Of each step the loss, skips, loss scale and\n"
         "  learning rate were compared; {}.\n",
         level_text(r.a), level_text(r.b),
-        r.steps_with_ops == 0 ? "operations were not, for no step has them in both traces (replays do not count)"
+        r.steps_with_ops == 0 ? "operations were not, for no step has them in both traces"
                               : "operations in " + reports::plural(r.steps_with_ops, "step", "steps") +
                                     ", where both traces have those of a phase");
     if (r.steps_with_ops == 0) text += missing_ops_text(r);
@@ -186,7 +186,7 @@ std::string as_text(const std::string& run_a, const std::string& run_b, const Di
     text +=
         "  Of each step the loss, skips, loss scale and learning rate were compared; operations were not, for no step "
         "has\n"
-        "  them in both traces (replays do not count).\n" + missing_ops_text(r);
+        "  them in both traces.\n" + missing_ops_text(r);
   }
   only("A", r.steps_only_a);
   only("B", r.steps_only_b);

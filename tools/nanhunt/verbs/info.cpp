@@ -35,7 +35,7 @@ constexpr std::size_t kLabelWidth = 11;
 
 struct Contents {
   std::array<std::uint64_t, trace::kKindCount> rows{};  // by type number - 1
-  std::uint64_t bad_values = 0, dropped = 0, replayed = 0, replays_refused = 0;
+  std::uint64_t bad_values = 0, dropped = 0;
   std::uint64_t steps = 0, skipped = 0;
   std::uint32_t first_step = 0, last_step = 0;
   std::map<std::string, std::uint64_t> by_op;
@@ -53,10 +53,6 @@ struct Summary {
 
 void count_batch(const RecordBatch& batch, Contents& c, std::map<StringId, std::uint64_t>& ops) {
   for (const trace::RecordKind& kind : trace::record_kinds()) c.rows[kind.type - 1u] += kind.count(batch);
-  for (const ReplayRecord& replay : batch.replays) {
-    if (replay.result == ReplayResult::kRefused) ++c.replays_refused;
-    else if (replay.result != ReplayResult::kBegin) ++c.replayed;
-  }
   for (const DropRecord& drop : batch.drops) c.dropped += drop.ops + drop.values + drop.other;
   for (const ValueRecord& value : batch.values) c.bad_values += value.has_stats && value.stats.any_nonfinite;
   for (const OpRecord& op : batch.ops) ++ops[op.op];
@@ -106,8 +102,7 @@ json to_json(const Summary& s) {
                    {"last_step", c.steps == 0 ? json() : json(c.last_step)},
                    {"skipped_steps", json_count(c.skipped)},
                    {"nonfinite_values", json_count(c.bad_values)},
-                   {"replays", json_count(c.replayed)},
-                   {"replays_refused", json_count(c.replays_refused)},
+                   {"unheard_steps", json_count(c.rows[trace::kUnheard.type - 1u])},
                    {"dropped", json_count(c.dropped)},
                    {"retired_steps", json_count(s.health.steps_retired)},
                    {"retired_rows", json_count(s.health.rows_retired)},
@@ -169,11 +164,8 @@ void write_text(TextLayout& out, const Summary& s) {
   const auto count = [&](std::string_view label, const trace::RecordKind& kind, auto say) {
     if (const std::uint64_t rows = c.of(kind); rows != 0) fact(label, say(rows));
   };
-  count("Health", trace::kHealth, [](auto n) { return plural(n, "step", "steps") + " summed up by the sentinel"; });
-  if (c.replayed + c.replays_refused != 0) {
-    fact("Replays", format_count(c.replayed) +
-                        (c.replays_refused == 0 ? "" : ", and " + format_count(c.replays_refused) + " refused"));
-  }
+  count("Health", trace::kHealth, [](auto n) { return plural(n, "step", "steps") + " summed up"; });
+  count("Unheard", trace::kUnheard, [](auto n) { return plural(n, "bad step", "bad steps") + " without operations"; });
   count("Changed", trace::kChanged, [](auto n) { return plural(n, "value", "values") + " that nothing watched wrote"; });
   count("Probes", trace::kProbes, [](auto n) { return format_count(n) + ": origins computed again"; });
   count("Collectives", trace::kCollectives,

@@ -52,13 +52,11 @@ class TrainVerb final : public Verb {
         .value_name("RUN");
     options.add("--steps", steps_, "Steps to train (default: the scenario's own)").in_range(1u, 1000000u);
     options.add("--seed", seed_, "Seed of weights and batch order").show_default();
-    options.add("--level", level_,
-           "How closely to watch: sentinel (each step's loss, gradients and parameters; a bad step is computed "
-           "again op by op), ops (every op), off (default: the lowest "
-           "level that sees the scenario's fault)")
-        .one_of({"sentinel", "ops", "off"});
+    options.add("--level", level_, "Whether it is watched: ops (every op is heard and written), off")
+        .one_of({"ops", "off"})
+        .show_default();
     options.add("--device-stats", device_stats_,
-                   "At level ops on a device: deferred reads every tensor there without a wait, sync copies it to the host")
+                   "On a device: deferred reads every tensor there without a wait, sync copies it to the host")
         .one_of({"deferred", "sync"})
         .show_default();
     options.add("--max-trace-mb", max_trace_mb_,
@@ -78,16 +76,6 @@ class TrainVerb final : public Verb {
         .value_name("NAME");
     options.add("--rename-seed", rename_seed_, "Randomise every module name (nothing may depend on them)");
     options.add("--device", device_name_, "Where to train: cpu, cuda (the CPU where there is no GPU) or cuda:N").show_default();
-    options.add("--boundary", boundary_,
-                   "On a GPU, at level sentinel, when a step is judged: sync (at the optimizer boundary, one wait "
-                   "a step), deferred (while the next step runs, no wait; a copy of parameters and optimizer state lets a "
-                   "bad step be computed again), auto (by the loss scaler's own read; else deferred where the copy fits, "
-                   "else sync)")
-        .one_of({"auto", "sync", "deferred"})
-        .show_default();
-    options.add("--shadow-mb", shadow_mb_, "The most that the copy of --boundary deferred may take, in megabytes (10^6 bytes)")
-        .in_range(0u, 1000000u)
-        .show_default();
     options.add_flag("--anomaly", anomaly_,
                  "Look at what every backward op gives, and stop at the first NaN with PyTorch's words, as its anomaly mode "
                  "does; the report has these words beside the origin");
@@ -100,7 +88,7 @@ class TrainVerb final : public Verb {
     options.add("--recipe", recipe_, "Change the run as a recipe of `nanhunt advise` says; - for stdin")
         .value_name("FILE");
     const Option prove = options.add_flag("--prove-neutral", prove_neutral_,
-                                          "Train unwatched and at every level, and compare losses, parameters, "
+                                          "Train unwatched and watched, and compare losses, parameters, "
                                           "buffers and optimizer state bit for bit; leaves no trace");
     options.add_flag("--find-lr", find_lr_,
                      "Instead of training: raise the learning rate from 1e-7 to 10 in 100 steps (or --steps) until the "
@@ -114,9 +102,8 @@ class TrainVerb final : public Verb {
         if (name == "--json") continue;
         if (list.given() && name != list.name()) Options::refuse_together(option, list);
         const bool of_traces = name == "--out" || name == "--level" || name == "--max-trace-mb" ||
-                               name == "--no-verify" || name == "--no-captures" || name == "--boundary" ||
-                               name == "--shadow-mb" || name == "--device-stats" || name == "--find-lr" ||
-                               name == "--anomaly" || name == "--ranks";
+                               name == "--no-verify" || name == "--no-captures" || name == "--device-stats" ||
+                               name == "--find-lr" || name == "--anomaly" || name == "--ranks";
         if (prove.given() && of_traces) Options::refuse_together(option, prove);
       }
     });
@@ -147,15 +134,11 @@ class TrainVerb final : public Verb {
       const auto ended = run_under_mpirun(ranks_);
       return ended ? *ended : fail(ended.status());
     }
-    if (level_.empty()) level_ = scenario->level;
     if (level_ == "off" && (!out_.empty() || max_trace_mb_ != 0)) {
       say("--level off records nothing: --out and --max-trace-mb have no effect.");
     }
     if (device_stats_ != "deferred" && (device_.is_cpu() || level_ != "ops")) {
-      say("--device-stats has no effect on the CPU, nor below --level ops.");
-    }
-    if (boundary_ != "auto" && (device_.is_cpu() || level_ == "ops" || level_ == "off")) {
-      say("--boundary has no effect on the CPU, nor at --level ops and off.");
+      say("--device-stats has no effect on the CPU, nor at --level off.");
     }
     if ((allow_tf32_ || allow_reduced_sums_) && device_.is_cpu()) {
       say("--allow-tf32 and --allow-reduced-sums have no effect on the CPU.");
@@ -335,7 +318,6 @@ class TrainVerb final : public Verb {
       RecorderOptions options;
       options.run_dir = out_;
       options.writer.retention.max_bytes = std::uint64_t{max_trace_mb_} * 1'000'000;
-      if (level_ != "ops") options.on_full = OnFull::kDrop;
       auto opened = Recorder::open(options, run_info(scenario, ranks.get()));
       if (!opened) return opened.status();
       recorder = std::move(*opened);
@@ -353,15 +335,14 @@ class TrainVerb final : public Verb {
       static_cast<void>(recorder->flush());  // what cannot be written is told when it is closed
       wait_for_all(*ranks);
       hunt_fault(scenario, ranks.get(), *recorder, outcome);
-      static_cast<void>(recorder->flush());
-      wait_for_all(*ranks);
-      if (ranks->rank() == 0 && outcome.hunted) read_experiments(outcome);
     }
     outcome.trace_status = recorder->close();
+    if (ranks) wait_for_all(*ranks);
     outcome.counters = recorder->counters();
     if (outcome.trace_status && outcome.counters.write_errors != 0) {
       outcome.trace_status = {StatusCode::kWriteFailed, outcome.counters.first_write_error};
     }
+    if (outcome.trace_status && outcome.hunted && (!ranks || ranks->rank() == 0)) read_whole_trace(outcome);
     return {};
   }
 
@@ -387,9 +368,12 @@ class TrainVerb final : public Verb {
     ranks.gather({&mine, 1}, all);
   }
 
-  // The rank of the headline has tried the fixes.
-  void read_experiments(TrainOutcome& outcome) const {
-    if (auto analysis = analyze_run(out_)) outcome.hunted->trials.experiments = std::move(analysis->experiments);
+  // Traces that were judged for trying fixes had no end yet, and the rank of the headline has tried them.
+  void read_whole_trace(TrainOutcome& outcome) const {
+    auto analysis = analyze_run(out_);
+    if (!analysis) return;
+    outcome.hunted->trials.experiments = analysis->experiments;
+    outcome.hunted->analysis = std::move(*analysis);
   }
 
   void train_steps(const Scenario& scenario, const std::shared_ptr<RankGroup>& ranks, Recorder* recorder,
@@ -404,10 +388,7 @@ class TrainVerb final : public Verb {
     std::optional<hooks::TrainerWatch> watch;
     if (recorder != nullptr) {
       watch.emplace(*run.trainer, *recorder,
-                    hooks::WatchOptions{.level = *hooks::parse_watch_level(level_),
-                                        .boundary = *hooks::parse_boundary(boundary_),
-                                        .shadow_bytes = std::uint64_t{shadow_mb_} * 1'000'000,
-                                        .device_stats = *hooks::parse_device_stats(device_stats_),
+                    hooks::WatchOptions{.device_stats = *hooks::parse_device_stats(device_stats_),
                                         .kernels = kernels.get()});
     }
     const bool talks = ranks == nullptr || ranks->rank() == 0;
@@ -498,11 +479,7 @@ class TrainVerb final : public Verb {
     if (chosen_recipe_ != nullptr) info.options.emplace_back("precision", chosen_recipe_->name);
     if (find_lr_) info.options.emplace_back("find_lr", "true");
     if (max_trace_mb_ != 0) info.options.emplace_back("max_trace_mb", std::to_string(max_trace_mb_));
-    if (!device_.is_cpu() && level_ != "ops") {
-      info.options.emplace_back("boundary", boundary_);
-      info.options.emplace_back("shadow_mb", std::to_string(shadow_mb_));
-    }
-    if (!device_.is_cpu() && level_ == "ops") info.options.emplace_back("device_stats", device_stats_);
+    if (!device_.is_cpu()) info.options.emplace_back("device_stats", device_stats_);
     if (rename_seed_) info.options.emplace_back("rename_seed", std::to_string(*rename_seed_));
     if (!changed_by_.empty()) info.options.emplace_back("recipe", changed_by_);
     if (!scaler_.empty()) info.options.emplace_back("scaler", scaler_);
@@ -512,12 +489,12 @@ class TrainVerb final : public Verb {
 
   std::string precision_;
   std::string shown_out_ = {};  // the URL to which `out_` is copied; empty: none
-  std::string scenario_, out_, level_, recipe_, scaler_, device_name_ = "cpu", boundary_ = "auto", device_stats_ = "deferred";
+  std::string scenario_, out_, level_ = "ops", recipe_, scaler_, device_name_ = "cpu", device_stats_ = "deferred";
   engine::Device device_;
   const engine::NamedRecipe* chosen_recipe_ = nullptr;  // of --precision
   std::string changed_by_;  // id of the fix that the recipe applies
   std::uint32_t steps_ = 0, ranks_ = 0;  // 0: the scenario's own
-  std::uint32_t max_trace_mb_ = 0, shadow_mb_ = 4096;
+  std::uint32_t max_trace_mb_ = 0;
   std::uint64_t seed_ = 1;
   std::optional<std::uint64_t> rename_seed_;
   bool list_ = false, no_verify_ = false, no_captures_ = false, json_ = false, prove_neutral_ = false, find_lr_ = false,

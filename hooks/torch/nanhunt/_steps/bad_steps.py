@@ -125,7 +125,7 @@ class BadSteps:
     def report_not_heard(self, step: int) -> None:
         session, recorder = self.session, self.session.recorder
         assert recorder is not None
-        recorder.not_heard(session.state.step, self._judge.trigger(step), self.why_not_heard())
+        recorder.not_heard(session.state.step, self.why_not_heard())
 
     def why_not_heard(self) -> str:
         options = self.session.options

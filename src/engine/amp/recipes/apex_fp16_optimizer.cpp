@@ -29,18 +29,6 @@ ApexFp16Optimizer::ApexFp16Optimizer(const ApexFp16OptimizerOptions& options)
 
 ApexFp16Optimizer::~ApexFp16Optimizer() = default;
 
-std::unique_ptr<LossScaler> ApexFp16Optimizer::clone() const {
-  auto copy = std::make_unique<ApexFp16Optimizer>(state_->options);
-  copy->put_back(*this, get_scale());
-  return copy;
-}
-
-void ApexFp16Optimizer::put_back(const LossScaler& copy, double) {
-  const auto& from = dynamic_cast<const ApexFp16Optimizer&>(copy);
-  LossScaler::operator=(from);
-  *state_ = *from.state_;
-}
-
 Tensor ApexFp16Optimizer::scale(const Tensor& output) {
   state_->used = state_->rule.scale;
   return LossScaler::scale(output);

@@ -38,12 +38,6 @@ ApexEarlyScaler::ApexEarlyScaler(const ApexEarlyScaler& other)
     : LossScaler(other), state_(std::make_unique<State>(*other.state_)) {}
 ApexEarlyScaler::~ApexEarlyScaler() = default;
 
-void ApexEarlyScaler::put_back(const LossScaler& copy, double) {
-  const auto& from = dynamic_cast<const ApexEarlyScaler&>(copy);
-  LossScaler::operator=(from);
-  *state_ = *from.state_;
-}
-
 bool ApexEarlyScaler::is_enabled() const { return state_->enabled; }
 
 double ApexEarlyScaler::get_scale() const { return state_->enabled ? state_->current().scale : 1; }
@@ -109,8 +103,6 @@ void run_backward(const Tensor& scaled) {
 
 ApexHandle::ApexHandle(const ApexInitOptions& options) : ApexEarlyScaler(options.enabled, 1), options_(options) {}
 
-std::unique_ptr<LossScaler> ApexHandle::clone() const { return std::unique_ptr<LossScaler>(new ApexHandle(*this)); }
-
 AutocastOptions ApexHandle::casts() const {
   return {.enabled = options_.enabled, .cache = options_.enable_caching, .lists = CastLists::kApex};
 }
@@ -140,10 +132,6 @@ ApexWrappedOptimizer ApexHandle::wrap_optimizer(Optimizer& optimizer, std::uint3
 
 ApexWrappedOptimizer::ApexWrappedOptimizer(bool enabled, Optimizer& optimizer, std::uint32_t num_loss)
     : ApexEarlyScaler(enabled, num_loss), optimizer_(&optimizer) {}
-
-std::unique_ptr<LossScaler> ApexWrappedOptimizer::clone() const {
-  return std::unique_ptr<LossScaler>(new ApexWrappedOptimizer(*this));
-}
 
 void ApexWrappedOptimizer::scale_loss(const Tensor& loss, const Run& run) {
   if (!is_enabled()) return run(loss);

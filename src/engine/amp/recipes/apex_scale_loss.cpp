@@ -50,19 +50,6 @@ ApexAmp::ApexAmp(const ApexAmpOptions& options) : state_(std::make_unique<State>
 
 ApexAmp::~ApexAmp() = default;
 
-std::unique_ptr<LossScaler> ApexAmp::clone() const {
-  auto copy = std::make_unique<ApexAmp>(state_->options);
-  copy->LossScaler::operator=(*this);
-  *copy->state_ = *state_;
-  return copy;
-}
-
-void ApexAmp::put_back(const LossScaler& copy, double) {
-  const auto& from = dynamic_cast<const ApexAmp&>(copy);
-  LossScaler::operator=(from);
-  *state_ = *from.state_;
-}
-
 namespace {
 
 // Gradients of one optimizer's parameters that were there before a block.

@@ -26,8 +26,6 @@ void load_number(const LossScaler::Saved& saved, std::string_view name, Number& 
 template <typename Derived>
 class Family : public LossScaler {
  public:
-  std::unique_ptr<LossScaler> clone() const override { return std::make_unique<Derived>(self()); }
-  void put_back(const LossScaler& copy, double) override { self() = dynamic_cast<const Derived&>(copy); }
   Saved saved() const override {
     Saved out;
     Derived copy = self();

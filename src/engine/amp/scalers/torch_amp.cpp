@@ -111,12 +111,6 @@ void GradScaler::load(const Saved& saved) {
   load_state(state);
 }
 
-void GradScaler::put_back(const LossScaler& copy, double scale) {
-  *this = dynamic_cast<const GradScaler&>(copy);
-  if (!scale_.defined() || scale_.item() == scale) return;
-  scale_.copy_from(Tensor::full({}, scale, DType::kF32));
-}
-
 std::unique_ptr<LossScaler> make_scaler(const GradScalerOptions& options) {
   return std::make_unique<GradScaler>(options);
 }

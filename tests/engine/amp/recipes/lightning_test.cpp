@@ -136,26 +136,6 @@ TEST(Lightning, of_several_micro_batches_the_last_one_decides) {
   }
 }
 
-TEST(Lightning, a_step_without_a_loss_replays) {
-  int calls = 0;
-  const auto trainer = make_trainer(
-      lightning_trainer(fp32_setup(), {.precision = "16-mixed"}), digits_train_batches(32, 3, DType::kF32),
-      [&calls](const Tensor& logits, const Batch& batch) { return now_and_then(logits, batch, calls); });
-  trainer->keep_for_replay(true);
-  trainer->step();
-  trainer->step();
-  trainer->step();
-  calls = 2;
-  const auto bits = bytes_of(*trainer);
-  EventLog log;
-  const Replayed again = trainer->replay(log);
-  EXPECT_TRUE(again.ran) << again.refused;
-  EXPECT_TRUE(again.result.skipped);
-  EXPECT_FALSE(log.starting_with("op forward").empty());
-  EXPECT_TRUE(log.starting_with("op backward").empty());
-  EXPECT_EQ(bytes_of(*trainer), bits);
-}
-
 TEST(Lightning, refuses_in_its_own_words) {
   EXPECT_EQ(refusal_of({.precision = "32-mix"}),
             "Precision '32-mix' is invalid. Allowed precision values: ('transformer-engine', 'transformer-engine-float16', "

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What holds of every recipe: it learns as much as fp32, is the same observed and not, and replays.
+// What holds of every recipe: it learns as much as fp32, and is the same observed and not.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -64,22 +64,6 @@ TEST_P(EveryRecipe, goes_on_from_a_snapshot_with_the_same_bits) {
   second->restore(*first->snapshot());
   for (int i = 0; i < 4; ++i) EXPECT_EQ(first->step().loss, second->step().loss);
   EXPECT_EQ(bytes_of(*first), bytes_of(*second));
-}
-
-TEST_P(EveryRecipe, replays_a_step_and_leaves_every_bit) {
-  const auto trainer = train();
-  trainer->keep_for_replay(true);
-  trainer->step();
-  OptimizerCopy before;
-  trainer->set_boundary_callback([&](Trainer& at) { before.take(at.optimizer()); });
-  const StepResult done = trainer->step();
-  const auto bits = bytes_of(*trainer);
-  EventLog log;
-  const Replayed again = trainer->replay(log, &before);
-  EXPECT_TRUE(again.ran) << again.refused;
-  EXPECT_EQ(again.result.loss, done.loss);
-  EXPECT_EQ(again.result.skipped, done.skipped);
-  EXPECT_EQ(bytes_of(*trainer), bits);
 }
 
 TEST(Recipes, have_names_of_their_own) {

@@ -42,7 +42,6 @@ std::vector<Scenario> o2_no_masters() {
           .name = "o2-no-masters",
           .summary = "fp16 weights under a loss scaler and no fp32 masters: weight plus update rounds back to the weight",
           .steps = kFineTuningSteps,
-          .level = "ops",
           .dtypes = {"fp16", "fp32"},
           .expected = {.status = VerdictStatus::kFault,
                        .cls = FindingClass::kUpdateLoss,

@@ -104,7 +104,6 @@ std::vector<Scenario> two_losses_one_scaler() {
           .name = "two-losses-one-scaler",
           .summary = "Two losses share one loss scale: what the larger one allows is too small for the other",
           .steps = kSteps,
-          .level = "ops",
           .dtypes = {"fp16", "fp32"},
           .only_own_recipe = true,
           .expected = {.status = VerdictStatus::kFault,

@@ -91,7 +91,6 @@ std::vector<Scenario> masked_softmax() {
           .summary = "Padding and a causal mask leave a query without a key: the softmax of that row is 0/0, the loss "
                      "stays finite",
           .steps = kSteps,
-          .level = "sentinel",
           .dtypes = {"fp32"},
           .expected = {.status = VerdictStatus::kFault,
                        .cls = FindingClass::kInvalid,

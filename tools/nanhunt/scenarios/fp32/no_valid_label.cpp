@@ -79,7 +79,6 @@ std::vector<Scenario> no_valid_label() {
           .name = "no-valid-label",
           .summary = "Prompts fill their windows: every label of one batch is ignored and the mean loss is 0/0",
           .steps = 80,
-          .level = "sentinel",
           .dtypes = {"fp32"},
           .expected = {.status = VerdictStatus::kFault,
                        .cls = FindingClass::kDivideByZero,

@@ -117,7 +117,6 @@ std::vector<Scenario> vae_log_variance() {
           .summary =
               "The log-variance of a VAE has no limit: exp of it overflows, the KL term and the decoder make NaN",
           .steps = kSteps,
-          .level = "sentinel",
           .dtypes = {"fp32"},
           .expected = {.status = VerdictStatus::kFault,
                        .cls = FindingClass::kOverflow,

@@ -53,7 +53,6 @@ std::vector<Scenario> where_branch() {
           .name = "where-branch",
           .summary = "The branch that `where` does not take overflows unseen; backward makes NaN of 0 times Inf",
           .steps = kSteps,
-          .level = "sentinel",
           .dtypes = {"fp32"},
           .expected = {.status = VerdictStatus::kFault,
                        .cls = FindingClass::kOverflow,

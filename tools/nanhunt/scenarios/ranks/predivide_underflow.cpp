@@ -60,7 +60,6 @@ std::vector<Scenario> predivide_underflow() {
           .name = "predivide-underflow",
           .summary = "fp16 gradients divided by the number of ranks before their sum: most are too small and become 0",
           .steps = kSteps,
-          .level = "ops",
           .dtypes = {"fp16", "fp32"},
           .ranks = kRanks,
           .expected = {.status = VerdictStatus::kWarning,

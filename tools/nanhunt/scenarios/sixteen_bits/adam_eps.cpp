@@ -52,7 +52,6 @@ std::vector<Scenario> adam_eps() {
       .name = "adam-eps-raised",
       .summary = "Pure fp16 Adam with eps 1e-4: no NaN, but the second moment is lost and steps are far too long",
       .steps = kSteps,
-      .level = "ops",
       .dtypes = {"fp16"},
       .expected = {.status = VerdictStatus::kWarning,
                    .cls = FindingClass::kUnderflow,

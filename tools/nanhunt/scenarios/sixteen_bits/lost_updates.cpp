@@ -37,7 +37,6 @@ std::vector<Scenario> lost_updates() {
           .name = "lost-updates",
           .summary = "Pure bf16 with a small learning rate: weight plus update rounds back to the weight",
           .steps = kFineTuningSteps,
-          .level = "ops",
           .dtypes = {"bf16"},
           .expected = {.status = VerdictStatus::kFault,
                        .cls = FindingClass::kUpdateLoss,

@@ -60,7 +60,6 @@ std::vector<Scenario> swallowed_inf() {
           .name = "swallowed-inf",
           .summary = "A norm divides by an overflowed sum of squares: x / Inf is 0, no NaN is seen, the layer is dead",
           .steps = kSteps,
-          .level = "ops",
           .dtypes = {"fp16", "fp32"},
           .expected = {.status = VerdictStatus::kFault,
                        .cls = FindingClass::kOverflow,

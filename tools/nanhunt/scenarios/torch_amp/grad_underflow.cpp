@@ -46,7 +46,6 @@ std::vector<Scenario> grad_underflow() {
           .name = "grad-underflow",
           .summary = "fp16 autocast without loss scaling: most gradients are too small to be stored and become 0",
           .steps = kSteps,
-          .level = "ops",
           .dtypes = {"fp16", "fp32"},
           .expected = {.status = VerdictStatus::kWarning,
                        .cls = FindingClass::kUnderflow,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hooks/engine/sentinel/lasting_watch.h"
+#include "hooks/engine/lasting_watch.h"
 
 #include "hooks/engine/op_adapter.h"
 

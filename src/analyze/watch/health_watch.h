@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the sentinel saw of each step (HealthRecord) and what came of replays (ReplayRecord): how far a replay may be
-// believed, and bad steps whose ops the trace does not hold.
+// The health of each step (HealthRecord), and bad steps whose ops the trace does not hold (UnheardRecord).
 #pragma once
 
 #include <cstdint>
@@ -19,12 +18,12 @@ inline constexpr std::uint32_t kGradientBit = role_bit(TensorRole::kBoundaryGrad
 inline constexpr std::uint32_t kLastingBits =
     role_bit(TensorRole::kParameter) | role_bit(TensorRole::kState) | role_bit(TensorRole::kBuffer);
 
-class SentinelWatch {
+class HealthWatch {
  public:
-  explicit SentinelWatch(const Names& names) : names_(names) {}
+  explicit HealthWatch(const Names& names) : names_(names) {}
 
   void on_health(const HealthRecord& record);
-  void on_replay(const ReplayRecord& record);
+  void on_unheard(const UnheardRecord& record);
   // Once the records of a step are all in and before the graph judges it. True: the step was bad, and no record of it
   // says so.
   bool on_step_end(const StepRecord& step, const StepOutcome& outcome, ValueGraph& graph);
@@ -38,21 +37,15 @@ class SentinelWatch {
     return pending_ && pending_->step == step && (pending_->bad & kGradientBit) != 0;
   }
   std::uint64_t judged() const { return steps_; }  // steps
-  // Of the step that ended last; nullptr: the sentinel left no word of it.
+  // Of the step that ended last; nullptr: there is none of it.
   const HealthRecord* health() const { return now_ ? &*now_ : nullptr; }
-  // A mark of this step is part of a refusal: what was bad by then, not where it came from.
-  bool was_refused(std::uint32_t step) const;
+  // A mark of this step says what was bad by then, not where it came from.
+  bool was_unheard(std::uint32_t step) const { return unheard_.contains(step); }
 
-  struct Replay {
-    ReplayTrigger trigger = ReplayTrigger::kLoss;
-    ReplayResult result = ReplayResult::kBegin;
-    std::string text;
-  };
   // Bad steps in a row that no record explains.
   struct Riddle {
     std::uint32_t first = 0, last = 0, first_bad_loss = 0;
     std::uint64_t count = 0;
-    std::uint64_t replayed = 0;  // of them: steps whose ops are known by a replay
     std::uint32_t bad = 0, bad_tensors = 0;  // of the first; of all
     std::uint32_t all_bad = 0;
     std::string first_path;
@@ -61,16 +54,14 @@ class SentinelWatch {
     bool scaled = true;
     bool ended = false;     // a good step came after it
     double good_scale = 0;  // scale of that step
-    std::optional<Replay> replay;
+    std::string why;        // the ops of the first are not known; empty: nobody said
 
-    bool tried() const;  // replayed, and nothing bad was seen
     bool local() const;  // more than gradients was bad, and what an optimizer makes of them: no reduction does that
   };
   const std::vector<Riddle>& riddles() const { return riddles_; }
-  const std::map<std::uint32_t, Replay>& replays() const { return replays_; }  // by step
+  const std::map<std::uint32_t, std::string>& unheard() const { return unheard_; }  // by step: why
 
-  // Steps in which parameters, state or buffers were bad. A replay ends before the optimizer, so no record of it says
-  // so.
+  // Steps in which parameters, state or buffers were bad.
   struct Harm {
     std::uint32_t bad = 0, tensors = 0;
     std::string first_path;
@@ -80,14 +71,14 @@ class SentinelWatch {
   void fill_coverage(Coverage& coverage, const std::string& level, bool level_helps, bool all_heard) const;
 
  private:
-  static constexpr std::size_t kMaxReplays = 4096, kMaxRiddles = 64, kMaxHarms = 4096;
+  static constexpr std::size_t kMaxUnheard = 4096, kMaxRiddles = 64, kMaxHarms = 4096;
 
-  bool is_another(const Riddle& open, const Replay* clean) const;
+  bool is_another(const Riddle& open) const;
 
   const Names& names_;
-  std::uint64_t steps_ = 0, replays_begun_ = 0, refusals_ = 0;
+  std::uint64_t steps_ = 0, unheard_steps_ = 0;
   std::optional<HealthRecord> pending_, now_;
-  std::map<std::uint32_t, Replay> replays_;  // by step
+  std::map<std::uint32_t, std::string> unheard_;  // by step
   std::map<std::uint32_t, Harm> harms_;
   std::vector<Riddle> riddles_;
   std::uint64_t riddles_left_out_ = 0;

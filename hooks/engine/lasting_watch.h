@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Level ops: contents that outlive a step and may be written while nobody reads them.
+// Contents that outlive a step and may be written while nobody reads them.
 #pragma once
 
 #include <cstdint>
