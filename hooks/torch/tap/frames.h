@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -59,8 +60,12 @@ class Frames {
         dec_(code);
         break;
       }
+      if (known.kind == Kind::kTraced && traced(code, known, frame, found, site)) {
+        dec_(code);
+        break;
+      }
       // A package's own backward: the line that called its forward says more.
-      if (known.kind != Kind::kTheirs && (!in_backward || known.kind == Kind::kUser)) {
+      if (known.kind > Kind::kTraced && (!in_backward || known.kind == Kind::kUser)) {
         site = known.kind == Kind::kImport ? kImporting : line(code, known, frame, found);
         dec_(code);
         break;
@@ -71,7 +76,7 @@ class Frames {
       frame = back;
     }
     std::vector<SourceFrame> above;
-    if (!found.text.empty() && sources_.claim(found.text)) above = stack(frame);
+    if (!found.text.empty() && !found.traced && sources_.claim(found.text)) above = stack(frame);
     if (frame != nullptr) dec_(frame);
     release_(held);
     if (found.text.empty()) return site;
@@ -81,6 +86,7 @@ class Frames {
       site = std::max<std::int64_t>(0, to_.text(to_.self, found.text.c_str()));
       if (!above.empty()) sources_.report(found.text, above);
       new_site_ = names_[site] = found.text;
+      if (found.traced) traced_.insert(site);
     }
     held = ensure_();
     number(found.called, site);
@@ -100,7 +106,7 @@ class Frames {
       release_(held);
       const std::lock_guard lock(mutex_);
       const auto known = names_.find(site);
-      if (known == names_.end() || above.empty()) return;
+      if (known == names_.end() || above.empty() || traced_.contains(site)) return;
       ++reported_again_;
       sources_.report(known->second, above);
     } catch (const std::exception&) {  // no memory for it: the first call's are there
@@ -129,8 +135,9 @@ class Frames {
  private:
   static constexpr int kMostAgain = 256;
   int reported_again_ = 0;
-  // kInstalled: of a package, which may call an op for the user's line as a wrapper does.
-  enum class Kind : std::uint8_t { kTheirs, kImport, kInstalled, kUser };
+  // kTraced: written by torch.fx, of the user's lines. kInstalled: of a package, which may call an op for the user's
+  // line as a wrapper does.
+  enum class Kind : std::uint8_t { kTheirs, kTraced, kImport, kInstalled, kUser };
   struct Code {
     bool known = false;
     bool runs_backward = false;  // PyTorch's own: the engine is called in it
@@ -165,7 +172,9 @@ class Frames {
         if (is_installed(file)) learnt.kind = Kind::kInstalled;
         for (const std::string& start : theirs_)
           if (file.rfind(start, 0) == 0) learnt.kind = Kind::kTheirs;
+        if (file.rfind("<eval_with_key", 0) == 0) learnt.kind = Kind::kTraced;
       }
+      if (learnt.kind == Kind::kTraced) learnt.file = text;
       if (learnt.kind >= Kind::kInstalled) learnt.file = shown(text);
       learnt.runs_backward =
           file.ends_with("torch/autograd/graph.py") && attribute_text(code, "co_name") == "_engine_run_backward";
@@ -185,16 +194,21 @@ class Frames {
     return text;
   }
 
-  // The user's functions from this frame outwards, innermost first. Python's lock is held.
+  // The user's functions from this frame outwards, innermost first. Where those of packages take all of the room, the
+  // nearest of the user's own is the last. Python's lock is held.
   std::vector<SourceFrame> stack(void* innermost) {
     std::vector<SourceFrame> out;
+    bool own = false;
     void* frame = innermost;
     if (frame != nullptr) inc_(frame);
-    while (frame != nullptr && out.size() < Sources::kMaxFrames) {
+    while (frame != nullptr && (out.size() < Sources::kMaxFrames || !own)) {
       void* code = code_(frame);
       Code& known = codes_[code];
       if (!known.known) learn(code, known);
-      if (known.kind >= Kind::kInstalled) {
+      const bool full = out.size() == Sources::kMaxFrames;
+      own = own || known.kind == Kind::kUser;
+      if (known.kind == Kind::kUser || (known.kind == Kind::kInstalled && !full)) {
+        if (full) out.pop_back();
         SourceFrame one;
         one.file = attribute_text(code, "co_filename");
         one.function = attribute_text(code, "co_qualname");
@@ -242,6 +256,7 @@ class Frames {
   struct NewLine {
     Called called;
     std::string text;
+    bool traced = false;  // its frames are known: they do not run now
   };
   static constexpr int kWrapper = 6;  // frames from an op's line in a package to the user's own, PyTorch's included
 
@@ -255,6 +270,23 @@ class Frames {
     found = {called, known.file + ":" + std::to_string(line_(frame))};
     if (called.from.code != nullptr) caller_of(frame, &found.text);
     return 0;
+  }
+
+  // The line that code of torch.fx's was traced from, as line(); false: nobody knows.
+  bool traced(void* code, const Code& known, void* frame, NewLine& found, std::int64_t& site) {
+    const Called called{spot(code, frame), {}};
+    if (const std::int64_t* met = site_of(called); met != nullptr) {
+      site = *met;
+      return site > 0;
+    }
+    const std::string written = known.file + ":" + std::to_string(line_(frame));
+    std::string text = shown(written.c_str());
+    if (text == written) {
+      number(called, 0);
+      return false;
+    }
+    found = {called, std::move(text), true};
+    return true;
   }
 
   std::int64_t* site_of(const Called& called) {
@@ -302,6 +334,7 @@ class Frames {
   Sources sources_;
   std::string new_site_;
   std::unordered_map<std::int64_t, std::string> names_;  // of sites
+  std::unordered_set<std::int64_t> traced_;
   std::unordered_map<void*, Code> codes_;
   static constexpr std::size_t kMostCalled = 65536;
   std::unordered_map<Called, std::int64_t, HashOfCalled> called_;

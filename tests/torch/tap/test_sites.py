@@ -33,6 +33,10 @@ with nanhunt.watch(p, o, out="run", level=sys.argv[1], quiet=True):
 
 def site(tmp_path, level, imports, loss):
     """The call site of the finding, of a program in a folder with a/model.py and b/model.py."""
+    return findings(tmp_path, level, imports, loss)[0].call_site
+
+
+def findings(tmp_path, level, imports, loss):
     for name, shift in (("a", 0), ("b", 1e9)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.py").write_text(MODEL.format(shift=shift))
@@ -46,7 +50,7 @@ def site(tmp_path, level, imports, loss):
         env={**os.environ, "PYTHONPATH": str(PACKAGE)},
     )
     assert done.returncode == 0, done.stderr
-    return nanhunt.load(tmp_path / "run").findings[0].call_site
+    return nanhunt.load(tmp_path / "run").findings
 
 
 @LEVELS
@@ -132,3 +136,46 @@ def test_the_line_of_a_cell_is_named_in_the_report(tmp_path, level):
     )
     exec(compile(code, "<ipython-input-4-abc>", "exec"), {"OUT": tmp_path / "run", "LEVEL": level})
     assert nanhunt.load(tmp_path / "run").findings[0].call_site == "In[4]:10"
+
+
+TRACED = {
+    "aot_eager": ("torch.compile(a.model.make, backend='aot_eager')", "model.py:5"),
+    "eager": ("torch.compile(a.model.make, backend='eager')", "model.py:5"),
+    "export": ("torch.export.export(Whole(), (torch.ones(()),)).module()", "train.py:7"),  # remembers no function below
+}
+WHOLE = """
+import a.model
+class Whole(torch.nn.Module):
+    def forward(self, x):
+        return a.model.make(x)
+make = {}
+"""
+
+
+@LEVELS
+@pytest.mark.parametrize("kind", TRACED)
+def test_code_that_was_traced_is_named_by_the_line_that_it_was_traced_from(tmp_path, level, kind):
+    make, line = TRACED[kind]
+    assert site(tmp_path, level, WHOLE.format(make), "make(loss * 0)") == line
+
+
+@pytest.mark.parametrize("kind", TRACED)
+def test_traced_code_that_is_sound_is_silent(tmp_path, kind):
+    assert not findings(tmp_path, "live", WHOLE.format(TRACED[kind][0]), "make(loss ** 2 + 1)")
+
+
+DEEP = """
+import os
+sys.path.insert(0, os.path.abspath("lib/site-packages"))
+import deep
+"""
+
+
+@LEVELS
+def test_a_line_far_below_the_programs_own_in_a_package_is_named_by_that(tmp_path, level):
+    package = tmp_path / "lib" / "site-packages"
+    package.mkdir(parents=True)
+    (package / "deep.py").write_text(
+        "import torch\n\n\ndef make(x, n):\n    return make(x, n - 1) if n else torch.log(x)\n"
+    )
+    assert site(tmp_path, level, DEEP, "deep.make(loss * 0, 20)") == "train.py:14"

@@ -15,12 +15,11 @@ import torch
 
 from nanhunt._names import plain_path
 from nanhunt._tap.plain import NARROW
-from nanhunt._tap.sites import THEIRS, file_name
+from nanhunt._tap.traced import Frame, frames_of
 from nanhunt._weak_id_dict import WeakIdDict
 
 _MOST_NODES = 1 << 14      # of a graph that is kept
 _MOST_BYTES = 256 << 20    # of what lives at one time where it is run op by op
-_LINE = re.compile(r'File "(.+?)", line (\d+), in (\S+)')
 # A buffer takes an input's memory.
 _REUSED = re.compile(r"= (?:reinterpret_tensor\(|std::move\()?(\w+)\b.*(?:#|//) +reuse")
 _ROOT = re.compile(r"[LG]\['?(\w+)'?\]|[LG]__(\w+?)___|(\w+)")
@@ -36,7 +35,6 @@ class Ref:
     node: int
 
 
-Frame = tuple[str, int, str]  # file, line, function
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,7 @@ class Graph:
             stack = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}
             root, path = _path(next(reversed(stack.values()))[0]) if stack else ("", "")
             self.nodes.append(Node(node.op, node.name, node.target, args, kwargs, root, path,
-                                   _frames(meta.get("stack_trace") or ""), _narrow(meta.get("val")),
+                                   frames_of(meta.get("stack_trace") or ""), _narrow(meta.get("val")),
                                    tuple(numbers[one] for one in node.all_input_nodes)))
         self.keeps_wide = self.keeps_wide and any(node.narrow for node in self.nodes)
         for result, reader in last.items():
@@ -200,8 +198,3 @@ def _path(text: str) -> tuple[str, str]:
         return "", ""
     rest = _PART.sub(r".\1", text[root.end():].replace("._modules", ""))
     return next(name for name in root.groups() if name), plain_path(*[part for part in rest.split(".") if part])
-
-
-def _frames(trace: str) -> list[Frame]:
-    found = [(file, int(line), function) for file, line, function in _LINE.findall(trace)]
-    return [one for one in reversed(found) if not one[0].startswith(THEIRS) and file_name(one[0])]

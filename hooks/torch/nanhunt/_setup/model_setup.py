@@ -13,7 +13,8 @@ import torch
 from nanhunt import _library as lib
 from nanhunt._listener import Listener, RootCall
 from nanhunt._names import plain_module, plain_path
-from nanhunt._tap.places import call_site, set_frame_reporter
+from nanhunt._tap.called_frames import set_frame_reporter
+from nanhunt._tap.places import call_site
 from nanhunt._tap.plain import PLAIN
 from nanhunt._tap.sites import cell_name
 from nanhunt._tap.source import lines_around

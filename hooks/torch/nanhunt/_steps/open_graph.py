@@ -17,10 +17,10 @@ from nanhunt._names import plain_path
 from nanhunt._pytorch import below_autograd, no_autocast
 from nanhunt._steps.graph_run import GraphRun, Opened, is_bad, sources_of
 from nanhunt._steps.trial import OTHER_KERNEL, WIDER, first_bad
-from nanhunt._tap.places import call_site, report_once
+from nanhunt._tap.places import call_site
 from nanhunt._tap.plain import DTYPES, PLAIN
-from nanhunt._tap.sites import file_name
 from nanhunt._tap.tap_library import unheard
+from nanhunt._tap.traced import site_of
 from nanhunt._weak_id_dict import WeakIdDict
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class GraphOpener:
             path = _module(node, prefixes)
             if not path and not session.roots and node.root != "self":  # no module is called but inside of graphs
                 path = plain_path(node.root, node.path)
-            tap.place(path, _site(node) or here)
+            tap.place(path, site_of(node.frames) or here)
 
         tap.library.silence(1)
         try:
@@ -232,7 +232,7 @@ class GraphOpener:
             name = node.target._schema.name if isinstance(node.target, torch._ops.OpOverload) else node.name
             recorder.probe(seq=seq, step=step, mode=WIDER, dtype=lib.F32, ops=len(opened.graph.nodes),
                            ran=1, nan=birth.nan, pos_inf=birth.pos_inf, neg_inf=birth.neg_inf, flat_index=-1,
-                           text=f"{name} at {_site(node)}" if node.frames else name)
+                           text=f"{name} at {site_of(node.frames)}" if node.frames else name)
 
 
 def _why_not(inputs: Sequence[Any], graph: Graph | None = None) -> str:
@@ -294,13 +294,3 @@ def _address(t: Any) -> int:
 def _module(node: Node, prefixes: dict[str, str]) -> str:
     """"": the one that runs."""
     return plain_path(prefixes[node.root], node.path) if node.path and node.root in prefixes else ""
-
-
-def _site(node: Node) -> str:
-    """The program's line, whose frames are recorded as those of any line are."""
-    if not node.frames:
-        return ""
-    file, line, _ = node.frames[0]
-    site = f"{file_name(file)}:{line}"
-    report_once(site, node.frames)
-    return site

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nanhunt._names import plain_module, plain_path
-from nanhunt._tap.sites import MET, THEIRS, file_name
+from nanhunt._tap import called_frames
+from nanhunt._tap.sites import MET, file_name
 from nanhunt._tap.tap import LOSS
 from nanhunt._weak_id_dict import WeakIdDict
 
@@ -60,37 +60,8 @@ def call_site(depth: int = 2) -> str:
         name = known[1] if known is not None else file_name(file)
         if name:
             site = f"{name}:{frame.f_lineno}"
-            if report_frames is not None and site not in _reported:
-                report_once(site, _frames_above(frame))
+            if called_frames.awaits(site):
+                called_frames.report_once(site, called_frames.frames_above(frame))
             return site
         frame = frame.f_back
     return ""
-
-
-# Whom the frames above a call site are told, the first time; None: nobody.
-report_frames: Callable[[str, list[tuple[str, int, str]]], None] | None = None
-_reported: set[str] = set()
-_MOST_FRAMES = 8
-
-
-def report_once(site: str, frames: list[tuple[str, int, str]]) -> None:
-    """Frames of a site, innermost first: the first time they are recorded with their lines."""
-    if report_frames is not None and site not in _reported:
-        _reported.add(site)
-        report_frames(site, frames[:_MOST_FRAMES])
-
-
-def set_frame_reporter(report: Callable[[str, list[tuple[str, int, str]]], None] | None) -> None:
-    global report_frames
-    report_frames = report
-    _reported.clear()
-
-
-def _frames_above(frame: Any) -> list[tuple[str, int, str]]:
-    found: list[tuple[str, int, str]] = []
-    while frame is not None and len(found) < _MOST_FRAMES:
-        code = frame.f_code
-        if not code.co_filename.startswith(THEIRS):
-            found.append((code.co_filename, frame.f_lineno, getattr(code, "co_qualname", code.co_name)))
-        frame = frame.f_back
-    return found

@@ -77,3 +77,8 @@ def file_name(filename: str) -> str:
         path, name = filename, filename.rsplit(os.sep, 1)[-1]
     MET[filename] = path, name
     return name
+
+
+def is_own_file(filename: str) -> bool:
+    """Whether it is the program's: neither Python's nor of an installed package."""
+    return not filename.startswith(_INSTALLED) and bool(file_name(filename))

@@ -15,6 +15,7 @@ import torch
 
 from nanhunt import _library as lib
 from nanhunt._pytorch import HigherOrderOperator, dispatch_key, graph_task_id, higher_order_operators
+from nanhunt._tap import traced
 from nanhunt._tap.sites import THEIRS, file_name
 from nanhunt._tap.source import lines_around
 from nanhunt._tap.tap_build import TapMissing
@@ -307,7 +308,9 @@ def _ranks_of(name: bytes, ranks: Any, room: int) -> int:
 
 def _file_of(name: bytes, shown: Any, room: int) -> int:
     try:
-        text = file_name(name.decode("utf-8", "replace")).encode("utf-8", "replace")[:room]
+        given = name.decode("utf-8", "replace")
+        told = traced.traced_site(given) if given.startswith(traced.WRITTEN) else file_name(given)
+        text = told.encode("utf-8", "replace")[:room]
         c.memmove(shown, text, len(text))
         return len(text)
     except Exception:
