@@ -17,6 +17,7 @@
 #include "src/analyze/watch/eps_audit.h"
 #include "src/analyze/findings/aftermath.h"
 #include "src/analyze/findings/findings.h"
+#include "src/analyze/findings/elsewhere.h"
 #include "src/analyze/findings/ops_in_trace.h"
 #include "src/analyze/watch/layer_watch.h"
 #include "src/analyze/watch/lr_ramp.h"
@@ -490,6 +491,7 @@ Analysis AnalyzerImpl::judge(const RunInfo& info, const TraceHealth& health, con
   for (Finding& lost : standstill_.findings()) analysis.findings.push_back(std::move(lost));
   add_audits(analysis.findings);
   advise_recording(analysis.findings, ops);
+  advise_elsewhere(analysis.findings, analysis.coverage);
   if (!info.framework.starts_with("torch")) name_no_functions_of_pytorch(analysis.findings);
   tell_unread_inputs(analysis);
   for (Finding& finding : analysis.findings) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 
 #include "tests/support/trace_builder.h"
 
@@ -60,6 +61,31 @@ TEST(BadInput, and_bad_parameters_are_told_as_possibly_made_before_the_first_ste
       if (bad == 0) continue;
       EXPECT_NE(a.findings[0].explanation.find("before the first step"), std::string::npos);
       EXPECT_NE(a.findings[0].explanation.find("any op that was watched"), std::string::npos);
+    }
+  }
+}
+
+TEST(BadInput, that_another_process_or_thread_made_is_to_be_made_where_it_is_heard) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"operations of the process that made a bad batch", "load-in-training"},
+      {"operations of a DataLoader's workers", "load-in-training"},
+      {"operations of the program's other threads", "make-in-training"},
+      {"something else", "drop-bad-samples"},
+  };
+  for (const auto& [note, first] : cases) {
+    for (const std::int64_t bad : {1, 0}) {
+      TraceBuilder t;
+      t.note(note, 1);
+      const Handle given = t.value(finite(16).nan(bad));
+      t.mark(TensorRole::kBatch, "given", given);
+      const Handle y = t.in("fc").op("mul", {{"self", given}}, finite(16).nan(bad), {{"other", 2}});
+      t.mark(TensorRole::kLoss, "loss", y);
+      t.end_step();
+      const Analysis a = analysis_of(t);
+      ASSERT_EQ(a.findings.size(), static_cast<std::size_t>(bad)) << note;
+      if (bad == 0) continue;
+      EXPECT_EQ(a.findings[0].advice.front().id, first) << note;
+      EXPECT_EQ(a.findings[0].advice.back().id, "drop-bad-samples") << note;
     }
   }
 }

@@ -12,6 +12,7 @@ import torch
 from nanhunt import _library as lib
 from nanhunt._step_judge import NOTHING, TAKEN
 from nanhunt._step_mode import StepMode
+from nanhunt._steps import elsewhere
 
 if TYPE_CHECKING:
     from nanhunt._device_reader import Reading
@@ -47,6 +48,7 @@ class BadSteps:
         self._norms, self._weights = norms, weights
         self._judge = session.judge
         self.updates = 0  # optimizer steps that have run, ever
+        self._looked_elsewhere = False
         self.last_bad: int | None = None  # step
 
     def may_keep(self, step: int) -> bool:
@@ -113,8 +115,20 @@ class BadSteps:
             self._judge.note(step, kind, True, path.encode())
         given = [t for t in [reference() for reference in snapshot.inputs] if t is not None]
         batch = [(lib.MARK_BATCH, f"input {i}", t) for i, t in enumerate(given)] if not over else []
-        for kind, path in self.reader.bad_among(batch):
+        bad = list(self.reader.bad_among(batch))
+        for kind, path in bad:
             self._judge.note(step, kind, True, path.encode())
+        self._look_elsewhere([t for kind, path, t in batch if (kind, path) in bad])
+
+    def _look_elsewhere(self, batch: list[_Tensor]) -> None:
+        """Who else may have made the batch: where part of it is bad, and else once."""
+        if elsewhere.came_from_process(batch):
+            self.session.notes[elsewhere.PROCESS] = 1
+        elif not self._looked_elsewhere:
+            self._looked_elsewhere = True
+            beside = elsewhere.beside()
+            if beside:
+                self.session.notes[beside] = 1
 
     def _not_heard(self, snapshot: StepSnapshot) -> None:
         """Without operations the analyzer has at least what is bad now."""

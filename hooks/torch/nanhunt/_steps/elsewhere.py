@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who else may have made a bad batch: another process, another thread of the program. Looked for once, where a step is
+bad. Nothing of either is heard."""
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from nanhunt._tap.sites import is_own_file
+
+# As src/analyze/findings/elsewhere.cpp.
+PROCESS = "operations of the process that made a bad batch"
+WORKERS = "operations of a DataLoader's workers"
+THREADS = "operations of the program's other threads"
+
+
+def came_from_process(batch: Iterable[torch.Tensor]) -> bool:
+    """Memory that processes share is another's; a device's is not asked."""
+    return any(t.device.type == "cpu" and t.layout is torch.strided and t.is_shared() for t in batch)
+
+
+def beside() -> str:
+    """What runs beside the training; "": nothing that makes data."""
+    loader = getattr(sys.modules.get("torch.utils.data.dataloader"), "_MultiProcessingDataLoaderIter", None)
+    if loader is not None and any(type(one) is loader for one in gc.get_objects()):
+        return WORKERS
+    here = threading.current_thread()
+    return THREADS if any(one is not here and _is_own(one) for one in threading.enumerate()) else ""
+
+
+def _is_own(thread: Any) -> bool:
+    """Whether a function of the program runs in it; of a pool's threads, which run what they are given, it is not
+    known."""
+    target = vars(thread).get("_target")
+    for function in (target, type(thread).run):
+        code = getattr(getattr(function, "__func__", function), "__code__", None)
+        if code is not None and is_own_file(code.co_filename):
+            return True
+    return getattr(target, "__module__", "") == "concurrent.futures.thread"
