@@ -33,6 +33,15 @@ bool ValueGraph::is_parameter_home(std::uint64_t storage) {
   return info != nullptr && info->parameter;
 }
 
+bool ValueGraph::writes_over_parameter(const OpInView& op) {
+  if (op.record->phase != Phase::kData) return false;
+  for (std::size_t i = 0; i < op.in.size(); ++i) {
+    if (op.in[i] != nullptr && op.inputs[i].role == ArgRole::kOverwritten && is_parameter_home(op.in[i]->storage))
+      return true;
+  }
+  return false;
+}
+
 TensorRole ValueGraph::kind_of_home(const Value& value) const {
   if (value.has_role(TensorRole::kParameter)) return TensorRole::kParameter;
   if (value.has_role(TensorRole::kState)) return TensorRole::kState;

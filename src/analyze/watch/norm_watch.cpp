@@ -256,7 +256,7 @@ std::optional<Growth> NormWatch::judge_updates(std::uint32_t step) const {
 
 // Whether the update of that step made most layers so much larger.
 bool NormWatch::judge_update(std::size_t entry, Growth& g) const {
-  if (!positive(entries_[entry].gradient)) return false;
+  if (!positive(entries_[entry].gradient) || written_in_ == entries_[entry].step + 1) return false;
   const bool is_first = entry == 0 && steps_ <= kGrowthWindow;
   if (!is_first && (entry == 0 || entries_[entry - 1].step + 1 != entries_[entry].step)) return false;
   struct Layer {

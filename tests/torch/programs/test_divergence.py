@@ -57,3 +57,32 @@ def test_one_update_that_is_far_too_long_is_divergence_with_its_rate(which, leve
 def test_a_batch_that_is_out_of_scale_is_no_divergence(level, tmp_path):
     said = told(regression(1e-6, bad=(4,)), tmp_path, level, steps=7)
     assert said.status == "fault" and said.what[0] != "exploding", said.show()
+
+
+def written_over(number):
+    """In step 4 the program writes numbers of its own over a weight, before it calls the model."""
+
+    def build():
+        torch.manual_seed(0)
+        net = nn.Linear(4, 3)
+        opt = torch.optim.Adam(net.parameters(), lr=1e-3)
+
+        def step(i):
+            if i == 4:
+                with torch.no_grad():
+                    net.weight[1] = number
+            opt.zero_grad()
+            (torch.exp(net(torch.ones(8, 4))).mean() * 1e-3).backward()
+            opt.step()
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_weights_that_the_program_itself_makes_large_are_no_update_that_is_too_long(level, tmp_path):
+    said = told(written_over(50.0), tmp_path, level, steps=7)
+    assert said.status == "fault" and said.what[:2] == ("overflow", "aten::exp"), said.show()
+    assert "lower-lr" not in [one["id"] for one in said.first["advice"]], said.first["advice"]
+    assert_silent(written_over(0.5), tmp_path, level, steps=7)
