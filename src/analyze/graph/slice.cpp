@@ -2,6 +2,7 @@
 #include "src/analyze/graph/slice.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 namespace nanhunt::analyze {
@@ -74,6 +75,23 @@ std::optional<ArgSnapshot> ignored_labels(const OriginContext& context, Names& n
   return std::nullopt;
 }
 
+// PyTorch makes logdet of where(sign == -1, NaN, logabsdet), in this order: of a NaN that it writes, what gave the
+// sign.
+const RecentOp* gave_sign(const OpSnapshot& origin, const Names& names, ValueTable& values, const OpRing& ring) {
+  const bool writes_nan = origin.inputs.empty() && origin.seq > 0 &&
+                          std::any_of(origin.scalars.begin(), origin.scalars.end(),
+                                      [](const ScalarSnapshot& scalar) { return std::isnan(scalar.value); });
+  const RecentOp* compared = writes_nan ? ring.find(origin.seq - 1) : nullptr;
+  if (compared == nullptr || compared->call_site != origin.call_site || compared->inputs != 1) return nullptr;
+  const Value* sign = values.find(ring.input(*compared, 0).value);
+  const RecentOp* maker = sign == nullptr ? nullptr : ring.find(values.producer_of(*sign));
+  if (maker == nullptr || maker->call_site != origin.call_site) return nullptr;
+  for (std::uint32_t i = 0; i < maker->outputs; ++i) {
+    if (names.is(ring.output(*maker, i).slot, kLogOfDeterminant)) return maker;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 OpSnapshot snapshot(const RecentOp& op, ValueTable& values, const OpRing& ring) {
@@ -140,6 +158,9 @@ std::unique_ptr<OriginContext> capture(const OpInView& op, Names& names, ValueTa
     trace_pole(*context, *op.info, names, values, ring);
   } else if (op.info->bound == Bound::kQuotient) {
     context->ignored_labels = ignored_labels(*context, names, values, ring);
+  } else if (op.info->has(kWritesConstant)) {
+    if (const RecentOp* maker = gave_sign(origin, names, values, ring))
+      context->slice.push_back(snapshot(*maker, values, ring));
   }
 
   // Breadth first through producers. A value may be met twice: its producer is taken once.

@@ -3,11 +3,15 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 
 #include "src/analyze/graph/birth.h"
 #include "src/analyze/graph/value_graph.h"
 
 namespace nanhunt::analyze {
+
+// The result of a decomposition beside the sign of a determinant.
+inline constexpr std::string_view kLogOfDeterminant = "logabsdet";
 
 ArgSnapshot snapshot(const Value* value, const OpArg& arg);
 OpSnapshot snapshot(const RecentOp& op, ValueTable& values, const OpRing& ring);

@@ -142,7 +142,7 @@ void ValueGraph::follow_faded(const OpInView& op) {
 
 // Of an op that has a pole at 0: whose infinities the zeros at it were. 0: nobody's.
 BirthId ValueGraph::faded_of(const OpInView& op) const {
-  if (op.info->pole == Pole::kNone || faded_in_ != op.record->step) return 0;
+  if (op.info->pole == Pole::kNone || op.info->pole == Pole::kEmpty || faded_in_ != op.record->step) return 0;
   for (std::size_t i = 0; i < op.in.size(); ++i) {
     const Value* value = op.in[i];
     const bool at_pole =

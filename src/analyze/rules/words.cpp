@@ -165,6 +165,13 @@ bool led_from(const Case& c, F&& is_such) {
                      [&](const OpSnapshot& op) { return is_such(op_info(c.text(op.op))); });
 }
 
+// Its zeros are the weights of entries that a mask took out.
+bool is_masked_softmax(const Case& c) {
+  return std::any_of(c.context->slice.begin(), c.context->slice.end(), [&](const OpSnapshot& op) {
+    return c.names.op(op.op).has(kSoftmax) && !op.inputs.empty() && op.inputs.front().stats.neg_inf > 0;
+  });
+}
+
 bool is_norm(const OpInfo& op) { return op.name == "linalg_vector_norm" || op.name == "norm"; }
 
 // Backward divides by differences of what a decomposition gave: the derivative of its vectors.
@@ -200,11 +207,16 @@ std::vector<std::string> denominator_advice(const Case& c) {
     // A norm of PyTorch's is safe at 0 once; its second derivative divides by it.
     const bool of_norm = is_norm(op_info(c.text(c.context->pole_of))) && is_derivative_at(c, c.context->pole_site);
     if (c.info->bound == Bound::kQuotient && of_norm) return {"eps-in-sqrt"};
-    // Of acos and asin g * rsqrt(1 - x * x); of entr a logarithm.
-    if (c.info->pole == Pole::kNonPositive) return {name.starts_with("log") ? "clamp-above-0" : "clamp-inside"};
+    // Of acos and asin g * rsqrt(1 - x * x), of acosh g * rsqrt(x * x - 1); of entr a logarithm.
+    if (c.info->pole == Pole::kNonPositive) {
+      const OpSnapshot* maker = c.pole == nullptr ? nullptr : maker_of(c, *c.pole);
+      const bool of_more = maker != nullptr && c.names.op(maker->op).has(kSubtracts);  // acosh: x * x - 1
+      return {name.starts_with("log") ? "clamp-above-0" : of_more ? "clamp-above-1" : "clamp-inside"};
+    }
     if (divides_by_gaps(c)) return {"part-eigenvalues"};
   }
   if (name.starts_with("log")) {
+    if (is_masked_softmax(c)) return {"clamp-input"};  // whose log_softmax is -Inf too
     if (led_from(c, [](const OpInfo& op) { return op.has(kSoftmax); })) return {"log-softmax", "clamp-input"};
     if (led_from(c, [](const OpInfo& op) { return op.name == "sigmoid"; })) return {"with-logits", "clamp-input"};
     return {"clamp-input"};

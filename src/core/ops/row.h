@@ -22,6 +22,7 @@ constexpr Slots kOtherAlone = {"other", ""};
 constexpr Slots kResult = {"result", "out"};
 constexpr Slots kLogProbs = {"log_probs", ""};
 constexpr Slots kTarget = {"target", ""};
+constexpr Slots kCompared = {"self", "target"};
 constexpr Slots kVectorSlot = {"v", ""};
 constexpr Slots kTensor2 = {"tensor2", ""};
 

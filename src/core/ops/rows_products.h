@@ -34,7 +34,7 @@ constexpr Row kProductRows[] = {
     op("addr", kProductSums),
     op("baddbmm", kProductSums).also(kBilinear | kInnerProducts),
     op("bilinear", kProductSums.also(kComposed)),
-    op("binary_cross_entropy_with_logits", kProductSums.also(kComposed)),
+    op("binary_cross_entropy_with_logits", kProductSums.also(kComposed)).pole(Pole::kEmpty, kCompared),
     op("chain_matmul", kProductSums),
     op("conv1d", kProductSums),
     op("conv2d", kProductSums),

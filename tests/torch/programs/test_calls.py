@@ -89,6 +89,51 @@ def factor(out, x, y, bad, dtype=torch.float16):
     return out.pow(2).mean().to(dtype) * (2.0**26 if bad else 1.0)
 
 
+def loss_of_nothing(out, x, y, bad, guard=False):
+    chosen = torch.zeros(len(out), dtype=torch.bool) if bad else torch.ones(len(out), dtype=torch.bool)
+    if guard and not chosen.any():
+        return out.pow(2).mean()
+    return F.smooth_l1_loss(out[chosen], torch.ones_like(out)[chosen]) + out.pow(2).mean()
+
+
+def soft_labels_of_nothing(out, x, y, bad, guard=False):
+    rows = slice(0, 0) if bad and not guard else slice(None)
+    return F.cross_entropy(out[rows], torch.full_like(out[rows], 1 / 3)) + out.pow(2).mean()
+
+
+def determinant(out, x, y, bad, of_size=False):
+    matrix = torch.diag(torch.tensor([-1.0 if bad else 1.0, 1.0, 1.0])) + 0.01 * out[:3]
+    return (torch.linalg.slogdet(matrix)[1] if of_size else torch.logdet(matrix)) + out.pow(2).mean()
+
+
+def largest_of_masked(out, x, y, bad, keep=False):
+    mask = torch.zeros_like(out, dtype=torch.bool)
+    if bad:
+        mask[0, 1 if keep else 0 :] = True
+    return (out.masked_fill(mask, -math.inf).max(-1).values * torch.zeros(len(out))).mean() + out.pow(2).mean()
+
+
+def masked_entropy(out, x, y, bad, guard=0.0):
+    mask = torch.zeros_like(out, dtype=torch.bool)
+    mask[0, 0] = bool(bad)
+    p = torch.softmax(out.masked_fill(mask, -math.inf), -1)
+    return -(p * torch.log(p + guard)).sum(-1).mean()
+
+
+def distance(out, x, y, bad, least=1.0):
+    return torch.acosh((1 + out.pow(2) * (0.0 if bad else 1.0)).clamp(min=least)).mean() + out.pow(2).mean()
+
+
+def density(out, x, y, bad, together=False):
+    exponents = -out.pow(2) - (200.0 if bad else 0.0)
+    return -(torch.logsumexp(exponents, -1) if together else torch.log(torch.exp(exponents).sum(-1))).mean() * 1e-3
+
+
+def product_of_exponentials(out, x, y, bad, together=False):
+    a = out + (60.0 if bad else 0.0)
+    return (a + a if together else torch.log(torch.exp(a) * torch.exp(a))).mean() * 1e-3
+
+
 def twin(term, **options):
     return lambda out, x, y, bad: term(out, x, y, bad, **options)
 
@@ -127,6 +172,54 @@ CALLS = {
         "no element",
         "skip-empty",
     ),
+    "a loss of nothing": (
+        loss_of_nothing,
+        twin(loss_of_nothing, guard=True),
+        "divide_by_zero",
+        "aten::smooth_l1_loss",
+        "no element",
+        "skip-empty",
+    ),
+    "a cross entropy of nothing": (
+        soft_labels_of_nothing,
+        twin(soft_labels_of_nothing, guard=True),
+        "invalid",
+        "aten::fill_",
+        "no element",
+        "skip-empty",
+    ),
+    "a negative determinant": (
+        determinant,
+        twin(determinant, of_size=True),
+        "invalid",
+        "aten::scalar_tensor",
+        "determinant",
+        "slogdet",
+    ),
+    "the largest of a masked row": (
+        largest_of_masked,
+        twin(largest_of_masked, keep=True),
+        "invalid",
+        "aten::mul",
+        "infinities of a mask",
+        "keep-one-key",
+    ),
+    "a density that is too small": (
+        density,
+        twin(density, together=True),
+        "divide_by_zero",
+        "aten::log",
+        "log of 0",
+        "clamp-input",
+    ),
+    "a product of exponentials": (
+        product_of_exponentials,
+        twin(product_of_exponentials, together=True),
+        "overflow",
+        "aten::mul",
+        "overflows fp32",
+        "bound-exponent",
+    ),
     "every target ignored": (
         all_ignored,
         twin(all_ignored, guard=True),
@@ -159,6 +252,35 @@ def test_what_is_wrong_with_a_call_is_said(name, level, tmp_path):
     if advice:
         assert advice in [a["id"] for a in said.first["advice"]], said.first["advice"]
     assert_silent(training(repaired), tmp_path, level)
+
+
+# What the cause says of the ops that came before, by the name of the call.
+CAME_OF = {
+    "the largest of a masked row": "on purpose by aten::masked_fill (test_calls.py:",
+    "a density that is too small": "are 0: their exponents, down to -20",
+    "a product of exponentials": "The numbers came of aten::exp (test_calls.py:",
+}
+
+
+@pytest.mark.parametrize("name", CAME_OF)
+def test_what_the_numbers_of_a_call_came_of_is_said(name, tmp_path):
+    said = told(training(CALLS[name][0]), tmp_path, "live")
+    assert CAME_OF[name] in said.first["explanation"], said.first["explanation"]
+
+
+def test_an_entropy_over_masked_entries_is_not_cured_by_a_log_softmax(tmp_path):
+    said = told(training(masked_entropy), tmp_path, "live")
+    assert said.first["op"] == "aten::log" and said.first["step"] == 3, said.show()
+    assert [a["id"] for a in said.first["advice"]][0] == "clamp-input", said.first["advice"]
+    assert_silent(training(twin(masked_entropy, guard=1e-9)), tmp_path, "live")
+
+
+def test_the_derivative_of_acosh_at_1_is_kept_above_1(tmp_path):
+    said = told(training(distance), tmp_path, "live")
+    first = said.first["advice"][0]
+    assert said.first["op"] == "aten::rsqrt" and first["id"] == "clamp-above-1", said.show()
+    assert first["evidence"].startswith("tried on these numbers: x.clamp(min=1.000001)"), first
+    assert_silent(training(twin(distance, least=1.000001)), tmp_path, "live")
 
 
 def constant(kind):

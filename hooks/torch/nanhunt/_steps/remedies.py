@@ -134,6 +134,13 @@ def _inside(call: Call) -> Iterator[Attempt]:
                       _on(0, _clamp({"min": 1 - end * end})))
 
 
+def _above(call: Call) -> Iterator[Attempt]:
+    """The derivative of acosh is g * rsqrt(x * x - 1)."""
+    for constant in _INSIDE:
+        low = 1 + constant
+        yield Attempt(f"x.clamp(min={_text(low)})", _on(0, _clamp({"min": low * low - 1})))
+
+
 # Quotients.
 def _raised(call: Call) -> Iterator[Attempt]:
     """A constant that was rounded away has left what it was added to."""
@@ -248,6 +255,7 @@ ROWS = (
     Row("clamp-input", _clamped(float, lambda c: 1 - c, lambda call: _INSIDE), _of("logit"), backward=False),
     Row("clamp-input", _exponent, _of("exp", "exp2", "expm1", "sinh", "cosh"), backward=False),
     Row("clamp-inside", _inside, _of("rsqrt"), backward=True),
+    Row("clamp-above-1", _above, _of("rsqrt"), backward=True),
     Row("guard-denominator", _guarded, _QUOTIENTS),
     Row("raise-eps", _raised, _LOGS | _QUOTIENTS),
     Row("builtin-norm", _norm, _of("div"), backward=True),

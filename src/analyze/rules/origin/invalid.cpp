@@ -3,6 +3,7 @@
 // written on purpose (softmax over a row of only -Inf).
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "src/analyze/rules/registry.h"
@@ -20,6 +21,27 @@ std::string masks_text(const Case& c) {
                                 bad_count_text(arg.stats.nan, arg.stats.pos_inf, arg.stats.neg_inf, arg.stats.numel)));
   }
   return parts.empty() ? "" : join(parts, 4) + ", written on purpose: a mask.";
+}
+
+// " by aten::masked_fill (model.py:12)": the op that wrote the infinities, as far as ops were walked back.
+std::string masked_by_text(const Case& c) {
+  for (const OpSnapshot& op : c.context->slice) {
+    const bool infinite = std::any_of(op.scalars.begin(), op.scalars.end(),
+                                      [](const ScalarSnapshot& scalar) { return std::isinf(scalar.value); });
+    if (!infinite || !c.names.op(op.op).has(kWritesConstant)) continue;
+    return fmt::format(" by {}{}", c.text(op.op), op.call_site == 0 ? "" : fmt::format(" ({})", c.text(op.call_site)));
+  }
+  return "";
+}
+
+// A row that holds nothing but a mask is what the largest, or the smallest, of it is.
+bool hands_on_masked_row(const Case& c) {
+  return std::any_of(c.context->slice.begin(), c.context->slice.end(), [&](const OpSnapshot& op) {
+    if (op.inputs.empty() || op.outputs.empty() || (c.names.op(op.op).flags & (kKeepsMask | kSelects)) == 0)
+      return false;
+    const ValueStats &in = op.inputs.front().stats, &out = op.outputs.front().stats;
+    return in.inf() > 0 && out.inf() > 0 && out.numel < in.numel;
+  });
 }
 
 // Which row of a softmax was fully masked: the one that holds the first NaN.
@@ -59,9 +81,10 @@ Diagnosis indeterminate(const Case& c, const std::string& place) {
   } else {
     d.title = fmt::format("{} turns infinities of a mask into NaN", place);
     d.cause = "0 * Inf or Inf - Inf, of the infinities of a mask";
-    d.explanation = fmt::format("The infinities were written on purpose, but 0 * Inf and Inf - Inf have no value. {}.",
-                                made_text(c));
-    d.advice = {"finite-mask"};
+    d.explanation =
+        fmt::format("The infinities were written on purpose{}, but 0 * Inf and Inf - Inf have no value. {}.",
+                    masked_by_text(c), made_text(c));
+    d.advice = {hands_on_masked_row(c) ? "keep-one-key" : "finite-mask"};
   }
   if (c.info->has(kSoftmax) && (c.output->bad & kBadNaN) != 0) add_if(d.evidence, masked_row_text(c));
   add_if(d.evidence, masks_text(c));

@@ -15,6 +15,7 @@ namespace {
 
 // A kernel's own rounding may carry a result slightly past the bound that exact arithmetic gives.
 constexpr double kSlack = 1.01;
+constexpr double kLargeExponential = 10;  // of an argument above 2.3
 
 // Was it the format of the result that was too narrow, or the one it was computed in as well?
 std::string where_it_ended(const Case& c, DType compute, const ResultSize& size) {
@@ -55,6 +56,17 @@ bool adds_masks(const Case& c, double max_finite) {
          std::all_of(inputs.begin(), inputs.end(), [&](const ArgSnapshot& arg) {
            return arg.known && arg.stats.counted() && arg.stats.min < -0.99 * max_finite;
          });
+}
+
+// The largest exponential that the numbers came of, as far as ops were walked back.
+const OpSnapshot* exponential_before(const Case& c) {
+  const OpSnapshot* found = nullptr;
+  for (const OpSnapshot& op : c.context->slice) {
+    if (c.names.op(op.op).bound != Bound::kExp || op.outputs.empty() || !op.outputs.front().stats.counted()) continue;
+    if (op.outputs.front().stats.amax < kLargeExponential) continue;
+    if (found == nullptr || op.outputs.front().stats.amax > found->outputs.front().stats.amax) found = &op;
+  }
+  return found;
 }
 
 std::optional<Diagnosis> diagnose_overflow(const Case& c) {
@@ -119,6 +131,12 @@ std::optional<Diagnosis> diagnose_overflow(const Case& c) {
   if (masks) d.advice.emplace_back("combine-masks");
   if (!narrow) {
     if (masks) return d;
+    if (const OpSnapshot* exp = exponential ? nullptr : exponential_before(c)) {
+      const std::string site = exp->call_site == 0 ? "" : fmt::format(" ({})", c.text(exp->call_site));
+      d.explanation += fmt::format(" The numbers came of {}{}, whose results reach {}.", c.text(exp->op), site,
+                                   number(exp->outputs.front().stats.amax));
+      d.advice.emplace_back("bound-exponent");
+    }
     d.advice.emplace_back("lower-magnitude");
     return d;
   }

@@ -5,18 +5,51 @@
 #include <algorithm>
 #include <cmath>
 
-#include "src/analyze/wording/text.h"
+#include "src/analyze/graph/slice.h"
 #include "src/analyze/rules/registry.h"
+#include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
 namespace {
 
+bool writes_nan(const Case& c) {
+  return c.is_op() && c.info->has(kWritesConstant) && c.output->stats.nan > 0 &&
+         std::any_of(c.context->op.scalars.begin(), c.context->op.scalars.end(),
+                     [](const ScalarSnapshot& scalar) { return std::isnan(scalar.value); });
+}
+
+// A NaN that PyTorch writes itself, where an answer is wanted that there is none of.
+std::optional<Diagnosis> diagnose_no_answer(const Case& c) {
+  const std::string place = c.where().empty() ? "" : " " + c.where();
+  for (const OpSnapshot& op : c.context->slice) {
+    if (op.call_site != c.context->op.call_site) continue;  // the program's own
+    const auto empty = std::find_if(op.inputs.begin(), op.inputs.end(),
+                                    [](const ArgSnapshot& arg) { return arg.known && arg.stats.numel == 0; });
+    const auto sign = std::find_if(op.outputs.begin(), op.outputs.end(),
+                                   [&](const ArgSnapshot& out) { return c.text(out.slot) == kLogOfDeterminant; });
+    Diagnosis d;
+    if (sign != op.outputs.end()) {
+      d.title = fmt::format("The logarithm of a determinant{}: it is negative", place);
+      d.cause = "log of a negative determinant";
+      d.explanation = "logdet has no answer where the determinant is below 0: PyTorch gives NaN.";
+      d.evidence.push_back(fmt::format("{} gave the sign -1.", c.text(op.op)));
+      d.advice = {"slogdet"};
+    } else if (empty != op.inputs.end()) {
+      d.title = fmt::format("{}{} averages over no element: 0/0", c.op(), place);
+      d.cause = "0/0: a mean over nothing";
+      d.explanation = fmt::format("Nothing was left to average: {} was given no element.", c.text(op.op));
+      d.advice = {"skip-empty"};
+    } else {
+      continue;
+    }
+    return d;
+  }
+  return std::nullopt;
+}
+
 // A whole tensor of NaN, to be filled later, most often: what read it found some that were not.
 std::optional<Diagnosis> diagnose_filled(const Case& c) {
-  const bool filled = c.is_op() && c.info->has(kWritesConstant) && c.output->stats.nan > 0 &&
-                      std::any_of(c.context->op.scalars.begin(), c.context->op.scalars.end(),
-                                  [](const ScalarSnapshot& scalar) { return std::isnan(scalar.value); });
-  if (!filled) return std::nullopt;
+  if (!writes_nan(c)) return std::nullopt;
   const auto& nodes = c.birth.chain.nodes;
   const auto reader =
       std::find_if(nodes.begin(), nodes.end(), [](const ChainNode& node) { return node.role == "carrier"; });
@@ -31,7 +64,8 @@ std::optional<Diagnosis> diagnose_filled(const Case& c) {
     d.evidence.push_back(fmt::format("Read in phase {} of step {}, where {} made {} NaN of {}.",
                                      phase_name(reader->phase), reader->step, reader->op, reader->nan, reader->numel));
   }
-  d.advice = {"guard-value"};
+  const bool whole = c.output->stats.numel > 1 && c.output->stats.nan == c.output->stats.numel;
+  d.advice = {whole ? "write-before-read" : "guard-value"};
   add_mask(d, c);
   return d;
 }
@@ -39,6 +73,9 @@ std::optional<Diagnosis> diagnose_filled(const Case& c) {
 std::optional<Diagnosis> diagnose_written(const Case& c) {
   const Birth& birth = c.birth;
   const bool given = birth.kind == BirthKind::kGiven;
+  if (writes_nan(c)) {
+    if (auto none = diagnose_no_answer(c)) return none;
+  }
   const bool constant = c.is_op() && c.info->has(kWritesConstant) && birth.into != 0 && c.inputs_finite();
   if (!given && !constant) return diagnose_filled(c);
   const ValueStats& s = given ? birth.source.stats : c.output->stats;
