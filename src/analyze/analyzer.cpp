@@ -256,9 +256,10 @@ void AnalyzerImpl::on_step(const StepRecord& told) {
   const bool speaks = !gives_up && !left && (!record.skipped || !graph_.step_is_bad());
   const bool stopped = record.ending == StepEnding::kException || record.ending == StepEnding::kExit;
   const bool forward = record.ending == StepEnding::kForward;
-  if (finished || record.ending == StepEnding::kNextForward) graph_.note_trained();
+  const bool gave_up = record.ending == StepEnding::kNextForward;
+  if (finished || gave_up) graph_.note_trained();
   const bool ended_bad = !finished && speaks &&
-                         (graph_.trained() ? !forward && graph_.judge_unfinished(record.step, stopped)
+                         (graph_.trained() ? !forward && graph_.judge_unfinished(record.step, stopped, gave_up)
                                            : graph_.judge_forward(record.step, !forward, stopped));
   step.skipped = outcome.held_back;
   step.scale = outcome.scaled ? outcome.scale : record.scale;

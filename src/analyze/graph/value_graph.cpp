@@ -232,7 +232,8 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op, 
   finish_outputs(view_);
   trained_ = trained_ || op.phase == Phase::kScale || op.phase == Phase::kBackward || op.phase == Phase::kUnscale ||
              op.phase == Phase::kClip || op.phase == Phase::kOptimizer;
-  if (bad_in && !bad_out && (!trained_ || op.phase == Phase::kValidation)) forget_cured(view_);
+  if (bad_in && !bad_out && (!trained_ || op.phase <= Phase::kLoss || op.phase == Phase::kValidation))
+    forget_cured(view_);
   note_trial(view_);
   if (bad_out) note_last_number(view_);
   if (bad_in || !questions_.empty()) note_question(view_);
@@ -380,7 +381,9 @@ LabelSetId ValueGraph::less_asked_for(const OpInView& op, LabelSetId labels) {
     const bool written = birth->kind == BirthKind::kGiven ||
                          (birth->context != nullptr && names_.op(birth->at.op).has(kWritesConstant));
     if (written && labels_.contains(asked, id)) continue;
-    computed = computed || (birth->kind == BirthKind::kOp && !written && birth->deliberate == Deliberate::kNo);
+    const bool other =
+        birth->kind == BirthKind::kOp || (birth->kind == BirthKind::kState && !labels_.contains(asked, id));
+    computed = computed || (other && !written && birth->deliberate == Deliberate::kNo);
     left = labels_.merge(left, labels_.of(id));
   }
   return computed ? left : labels;

@@ -91,7 +91,7 @@ class ValueGraph {
   void on_clean_parts(std::uint32_t step, std::uint32_t kinds);
   // The step that ended was given up by the program: the last number that it made is what it is judged by; where the
   // program `stopped` at it, what it looked at last. Before on_step_end(). True: that was bad, and nobody had meant it.
-  bool judge_unfinished(std::uint32_t step, bool stopped);
+  bool judge_unfinished(std::uint32_t step, bool stopped, bool gave_up);
   // The same of a step in which nothing was trained. What its model gave is marked. Beside that a single NaN counts
   // that the program made of it, and what it made last where the program `ends`, unless something read it and came out
   // finite.
@@ -108,7 +108,7 @@ class ValueGraph {
   std::uint64_t on_step_end(const StepRecord& step, const StepOutcome& outcome, bool bad_unseen = false);
   void finish();  // no more records: only births stay
   bool step_was_bad() const { return step_was_bad_; }            // the step that ended last had a bad sink
-  bool made_bad_number() const { return last_number_.bad; }      // ... a number that is not finite
+  bool made_bad_number() const { return last_number_.bad && !last_number_.cured; }  // ... a number that is not finite
   bool step_is_bad() const { return !hit_in_step_.empty(); }     // the one at hand has, so far
   // What an op left bad in a parameter is a sink even where no mark says so: the run may have been killed first.
   void hit_bad_homes();
@@ -197,6 +197,7 @@ class ValueGraph {
   void note_sizes(TensorRole kind, LayoutId layout);
   void mark_unscaled();
   void note_last_number(const OpInView& op);
+  bool is_written_alone(LabelSetId labels);
   void note_question(const OpInView& op);
   void forget_cured(const OpInView& op);
   void judge_validation();
@@ -248,6 +249,7 @@ class ValueGraph {
   struct LastNumber {
     bool bad = false;
     Value value;
+    bool cured = false;  // something finite was made of it, in a step of a training
   };
   LastNumber last_number_, last_validated_;
   LastNumber last_alone_, last_given_;  // as long as nothing was trained: a single NaN outside of modules; by a model

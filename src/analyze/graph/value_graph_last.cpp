@@ -53,6 +53,18 @@ bool ValueGraph::is_moved(const Value& value) {
   return false;
 }
 
+// Whether nothing has computed what is bad: the program wrote it, as those do who mark what is missing.
+bool ValueGraph::is_written_alone(LabelSetId labels) {
+  const std::vector<BirthId>& births = labels_.get(labels).births;
+  return !births.empty() && std::all_of(births.begin(), births.end(), [&](BirthId id) {
+    const auto birth = births_.find(id);
+    if (birth == births_.end()) return false;
+    const BirthKind kind = birth->second->kind;
+    return kind == BirthKind::kGiven ||
+           (kind == BirthKind::kOp && names_.op(birth->second->at.op).has(kWritesConstant));
+  });
+}
+
 void ValueGraph::note_last_number(const OpInView& op) {
   const bool validation = op.record->phase == Phase::kValidation;
   if (op.record->phase == Phase::kOptimizer || op.record->phase == Phase::kUpdate) return;
@@ -62,7 +74,7 @@ void ValueGraph::note_last_number(const OpInView& op) {
     // Of many, who knows which are used: what a model gave is marked. What selects may hand on a mask.
     const bool counts =
         validation ? one && (nan || (value->deliberate == Deliberate::kNo && !op.info->has(kSelects))) : one || nan;
-    if (!counts) continue;
+    if (!counts || (!one && is_written_alone(value->labels))) continue;
     (validation ? last_validated_ : last_number_) = {true, *value};
     const std::string module = names_.text(op.record->module);
     if (!trained_ && one && nan && (module.empty() || module == kOutside)) last_alone_ = {true, *value};
@@ -85,10 +97,15 @@ void ValueGraph::forget_cured(const OpInView& op) {
   for (std::size_t i = 0; i < op.in.size(); ++i) {
     const Value* read = op.in[i];
     if (read == nullptr || read->bad == 0 || op.inputs[i].role == ArgRole::kOverwritten) continue;
+    const bool validates = op.record->phase == Phase::kValidation;
     for (LastNumber* last : {&last_number_, &last_alone_, &last_validated_}) {
-      if (trained_ && last != &last_validated_) continue;
-      if (last->bad && (last->value.storage == read->storage || is_part(last->value.labels, read->labels)))
+      if (trained_ && validates != (last == &last_validated_)) continue;
+      if (!last->bad || (last->value.storage != read->storage && !is_part(last->value.labels, read->labels))) continue;
+      if (trained_ && !validates) {  // who gives a step up may have asked about it
+        last->cured = true;
+      } else {
         last->bad = false;
+      }
     }
   }
 }

@@ -236,3 +236,47 @@ def test_a_class_without_samples_that_a_mean_leaves_out_is_no_fault(left_out, tr
 
     said = told(build, tmp_path, level, 4)
     assert said.status == ("clean" if left_out else "fault"), said.show()
+
+
+class Features(Net):
+    """Logarithms of what is positive, of a log of all."""
+
+    guards = True
+
+    def forward(self, x):
+        logs = torch.log(x)
+        return super().forward(torch.where(x > 0, logs, torch.zeros_like(x)) if self.guards else logs)
+
+
+def shown_at_the_end(guards, gradients):
+    """The last forward is of no step: what the model has learnt is shown."""
+
+    def build():
+        torch.manual_seed(0)
+        net = Features()
+        opt = torch.optim.SGD(net.parameters(), 1e-2)
+
+        def step(i):
+            x, y = torch.randn(8, 6), torch.randint(0, 3, (8,))
+            if i == 5:
+                net.guards = guards
+                with torch.set_grad_enabled(gradients):
+                    return net(x).argmax(-1)
+            F.cross_entropy(net(x), y).backward()
+            opt.step()
+            opt.zero_grad()
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("guards", [True, False])
+def test_a_last_forward_is_bad_where_nothing_finite_was_made_of_it(guards, gradients, level, tmp_path):
+    said = told(shown_at_the_end(guards, gradients), tmp_path, level)
+    if guards:
+        assert said.status == "clean" and not said.loud, said.show()
+    else:
+        assert said.status == "fault" and said.what[1] == "aten::log", said.show()
