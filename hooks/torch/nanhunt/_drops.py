@@ -11,13 +11,17 @@ import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import torch
+
+from nanhunt._pytorch import no_torch_function
 from nanhunt._step_judge import HAS_GRADIENTS, USUAL
 from nanhunt._step_mode import StepMode
+from nanhunt._tap.tap_library import unheard
 
 if TYPE_CHECKING:
-    import torch
-
     from nanhunt._session import Session
+
+_BAD_NUMBER = 2  # of `looked`: a number that is not finite was made of gradients
 
 
 class Drops:
@@ -76,9 +80,20 @@ class Drops:
         session.facts.skipped = session.facts.skipped or self._bad
 
     def _heard_bad(self) -> bool:
-        """Backward, or what the program did with gradients after it, made something that is not finite."""
+        """Backward, or what the program did with gradients after it, made something that is not finite. Finite
+        gradients that are as backward left them speak against it: what was made is a batch, a mask or a metric."""
         recorder = self._session.recorder
-        return recorder is not None and self.began is not None and bool(recorder.bad_since(self.began))
+        if recorder is None or self.began is None or not recorder.bad_since(self.began):
+            return False
+        return self.used_up() or bool(self._session.state.looked & _BAD_NUMBER) or not self._are_sound()
+
+    def _are_sound(self) -> bool:
+        """Those that are there, as far as the host can read them."""
+        gradients = [p.grad for p in self._parameters() if p.grad is not None]
+        if not gradients or any(not g.is_cpu or g.layout is not torch.strided for g in gradients):
+            return False
+        with no_torch_function(), unheard():
+            return all(bool(g.isfinite().all()) for g in gradients)
 
     def gave_up(self) -> bool:
         """Before the next forward: whether the step is over without an optimizer."""

@@ -6,7 +6,9 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -31,14 +33,17 @@ class Between {
   void begin_backward(std::int64_t step) {
     stage_ = Stage::kUnscale;
     step_ = step;
-    loss_ = of_gradients_ = false;
+    loss_ = of_gradients_ = bad_number_ = false;
     exchanged_.clear();
+    first_of_backward_ = last_storage_number() + 1;
+    last_of_backward_ = std::numeric_limits<std::int64_t>::max();
   }
   // Storages that are known by now last into the step that begins.
   void begin_step() {
     stage_ = Stage::kNone;
     loss_ = false;
     exchanged_.clear();
+    added_to_.clear();
     first_new_ = last_storage_number() + 1;
   }
 
@@ -50,11 +55,19 @@ class Between {
     return step == step_ && stage_ != Stage::kNone && stage_ != Stage::kStepped && of_gradients_;
   }
 
+  // A single number that is not finite was made in `phase`.
+  void on_bad_number(std::int64_t phase) {
+    const bool is_of_gradients = phase == NANHUNT_PHASE_UNSCALE || phase == NANHUNT_PHASE_CLIP;
+    bad_number_ = bad_number_ || (stage_ != Stage::kNone && is_of_gradients);
+  }
+  bool has_bad_number() const { return bad_number_; }
+
   // `phase`: of the run. `each`: calls what it is given with each tensor of the op.
   template <typename Each>
   std::int64_t phase_of(std::int64_t phase, const Plan& plan, const c10::IValue* result, Identities& identities,
                         const Copies& copies, Each&& each) {
     if (plan.scalar_read) return phase;
+    if (phase == NANHUNT_PHASE_BACKWARD && plan.writes) on_written_in_backward(identities, each);
     if (phase == NANHUNT_PHASE_CLIP && stage_ != Stage::kNone) of_gradients_ = true;  // their norm
     if (phase == NANHUNT_PHASE_OPTIMIZER) of_gradients_ = false;  // who reads a number from here on gives nothing up
     if (phase == NANHUNT_PHASE_LOSS && stage_ != Stage::kNone) {
@@ -140,7 +153,8 @@ class Between {
       squares = squares || first == t.unsafeGetTensorImpl();
       if (first == nullptr) first = t.unsafeGetTensorImpl();
     });
-    of_gradients_ = of_gradients_ || !all_numbers(each);
+    last_of_backward_ = std::min(last_of_backward_, last_storage_number());
+    of_gradients_ = of_gradients_ || (!all_numbers(each) && is_of_backward(identities, each));
     const bool number = result != nullptr && result->isTensor() && result->toTensor().defined() &&
                         result->toTensor().is_floating_point() && result->toTensor().numel() == 1 && bare(plan) != "copy";
     if (!number && is_of_exchange(plan, result, identities, each)) return NANHUNT_PHASE_COMM;
@@ -148,6 +162,28 @@ class Between {
     squares = squares && bare(plan) == "mul";
     if (!only_numbers && (number || squares || !plans::among(bare(plan), kScaling))) stage_ = Stage::kClip;
     return stage_ == Stage::kClip ? NANHUNT_PHASE_CLIP : NANHUNT_PHASE_UNSCALE;
+  }
+  // Gradients that are added up lie where they lay before.
+  template <typename Each>
+  void on_written_in_backward(const Identities& identities, Each&& each) {
+    bool first = true;
+    each([&](const at::Tensor& t) {
+      if (!std::exchange(first, false)) return;
+      const std::int64_t number = identities.number_of(t);
+      if (number < first_of_backward_) added_to_.insert(number);
+    });
+  }
+  // Whether any of what the op is given was made or written by the last backward, or is not known. What the program
+  // computes of its outputs then is a metric.
+  template <typename Each>
+  bool is_of_backward(const Identities& identities, Each&& each) const {
+    bool any = false;
+    each([&](const at::Tensor& t) {
+      const std::int64_t number = identities.number_of(t);
+      any = any || number == 0 || (number >= first_of_backward_ && number <= last_of_backward_) ||
+            added_to_.contains(number) || exchanged_.contains(number);
+    });
+    return any;
   }
   // What came from other ranks is put together, cast back and divided by their number: that ends the exchange.
   template <typename Each>
@@ -186,8 +222,11 @@ class Between {
   Stage stage_ = Stage::kNone;
   std::int64_t step_ = -1;     // of the last backward
   bool loss_ = false;          // a forward has come, and no backward since
-  bool of_gradients_ = false;  // something was computed of more than numbers since backward
+  bool of_gradients_ = false;  // something was computed of gradients that are more than numbers since backward
+  bool bad_number_ = false;    // ... and a number that is not finite was
   std::set<std::int64_t> exchanged_;  // storages of what came from other ranks and is not averaged yet
+  std::set<std::int64_t> added_to_;   // storages of before the last backward that one of this step wrote
+  std::int64_t first_of_backward_ = 0, last_of_backward_ = 0;  // numbers of storages
   std::int64_t first_new_ = 0, first_after_ = 0;  // numbers of storages: in this step, after the program's own update
 };
 

@@ -4,6 +4,8 @@ The number that it reads then belongs to no step that it could give up."""
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from own_programs import LEVELS, Net, told
@@ -119,3 +121,80 @@ def test_a_scale_is_found_whatever_optimizer_steps_and_whatever_is_written_down(
 def test_batches_that_are_left_over_at_the_end_are_no_fault_while_the_scale_is_still_too_large(level, tmp_path):
     said = told(calibrated("fused", "none", batches=3, init=2.0**40), tmp_path, level, steps=13)
     assert said.status == "inconclusive" and not said.loud, said.show()
+
+
+MARKED = 4  # batches
+
+
+def marked(bad):
+    """Labels that are missing are NaN. The program reads its gradients after each batch, and leaves a batch out whose
+    gradients it finds too large."""
+
+    def build():
+        torch.manual_seed(0)
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), 1e-2)
+
+        def step(i):
+            x, y = torch.randn(8, 6), torch.randn(8, 3)
+            y[torch.rand(8, 3) < 0.3] = math.nan
+            known = ~y.isnan()
+            (((net(x) - y)[known] ** 2).mean() * (1e25 if bad and i == MARKED else 1)).backward()
+            norm = torch.stack([p.grad.square().sum() for p in net.parameters()]).sum().sqrt()
+            if not math.isfinite(norm.item()):
+                opt.zero_grad()
+            elif i % 2:
+                opt.step()
+                opt.zero_grad()
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_labels_that_are_nan_where_they_are_missing_give_no_gradients_up(level, tmp_path):
+    said = told(marked(bad=False), tmp_path, level, steps=8)
+    assert said.status == "clean" and not said.loud, said.show()
+    assert said.run.report["coverage"]["steps"] == 4, said.run.report["coverage"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_norm_that_is_infinite_though_its_gradients_are_finite_gives_them_up(level, tmp_path):
+    said = told(marked(bad=True), tmp_path, level, steps=8)
+    assert said.status == "warning", said.show()
+    assert said.what[1] in ("aten::pow", "aten::sum", "aten::square"), said.show()
+
+
+def measured(bad):
+    """After each of two batches that are added up the program reads how often its outputs are right."""
+
+    def build():
+        torch.manual_seed(0)
+        net = Net()
+        opt = torch.optim.Adam(net.parameters(), 1e-3)
+
+        def step(i):
+            x, y = torch.randn(8, 6), torch.randint(0, 3, (8,))
+            out = net(x).sqrt() if bad and i == MARKED else net(x)
+            (F.cross_entropy(out, y) / 2).backward()
+            if i % 2:
+                opt.step()
+                opt.zero_grad()
+            (out.detach().argmax(-1) == y).float().mean().item()
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("bad", [True, False])
+def test_a_metric_that_is_read_before_more_is_added_gives_no_gradients_up(bad, level, tmp_path):
+    said = told(measured(bad), tmp_path, level, steps=12)
+    assert said.run.report["coverage"]["steps"] == 6, said.run.report["coverage"]
+    if bad:
+        assert said.status == "fault" and said.what[:2] == ("invalid", "aten::sqrt"), said.show()
+        assert said.first["step"] == MARKED // 2, said.show()
+    else:
+        assert said.status == "clean" and not said.loud, said.show()

@@ -280,3 +280,48 @@ def test_a_last_forward_is_bad_where_nothing_finite_was_made_of_it(guards, gradi
         assert said.status == "clean" and not said.loud, said.show()
     else:
         assert said.status == "fault" and said.what[1] == "aten::log", said.show()
+
+
+class Masked(Net):
+    """Scores are masked by minus infinity; what a temperature is divided by is a number."""
+
+    temperature = 1.0
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x)) / self.temperature
+        bias = torch.where(torch.ones(8, 8, dtype=torch.bool).tril(), 0.0, torch.scalar_tensor(-math.inf))
+        return self.last((h @ h.t() + bias).softmax(-1) @ h)
+
+
+def perplexed(uses):
+    """A metric overflows, and is written down; or the program goes on with it."""
+
+    def build():
+        torch.manual_seed(0)
+        net = Masked()
+        opt = torch.optim.SGD(net.parameters(), 1e-2)
+
+        def step(i):
+            x, y = torch.randn(8, 6), torch.randint(0, 3, (8,))
+            loss = F.cross_entropy(net(x), y)
+            loss.backward()
+            opt.step()
+            opt.zero_grad()
+            metric = torch.exp(loss.detach() * 1e4).item()
+            if uses and i == 3:
+                net.temperature = 1 / metric if math.isfinite(metric) else metric - metric
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_metric_that_was_infinite_is_none_of_the_numbers_that_scores_are_masked_with(level, tmp_path):
+    said = told(perplexed(uses=False), tmp_path, level)
+    assert said.status == "clean" and not said.loud, said.show()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_a_program_makes_of_such_a_metric_is_a_fault(level, tmp_path):
+    assert told(perplexed(uses=True), tmp_path, level).status == "fault"

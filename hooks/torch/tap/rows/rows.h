@@ -130,8 +130,12 @@ class Rows {
                               });
     if (plan.writes && state_->phase == NANHUNT_PHASE_LOSS && phase_ != NANHUNT_PHASE_LOSS) state_->wrote = 1;
     if (plan.writes && between.has_stepped() && phase_ == NANHUNT_PHASE_OPTIMIZER) state_->stepped = 1;
+    if (plan.returns == 1 && stack.back().isTensor()) {
+      const std::optional<double> number = one_number(stack.back().toTensor());
+      if (number && !std::isfinite(*number)) between.on_bad_number(phase_);
+    }
     if (plan.scalar_read) {
-      if (between.is_look(state_->step)) state_->looked = 1;
+      if (between.is_look(state_->step)) state_->looked |= between.has_bad_number() ? 3 : 1;
       scalar_read(given, stack);
     } else if (plan.garbage) {
       garbage(plan, given, stack);
@@ -325,7 +329,8 @@ class Rows {
 
   // A number that was read out of a tensor stands for that tensor as well.
   void take_number(const Arg& arg, double number, Words& words, Key& key, std::vector<double>& numbers) {
-    scalars_.each(number, state_->step, [&](const Quad& quad) {
+    const bool negated = state_->phase == NANHUNT_PHASE_OPTIMIZER;
+    scalars_.each(number, state_->step, negated, [&](const Quad& quad) {
       key.push_back(8 * arg.index + kAsScalarRead);
       put(words, quad);
     });

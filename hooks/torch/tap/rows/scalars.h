@@ -18,12 +18,14 @@ class Scalars {
  public:
   // `take` is called with the quad of each tensor that the number was read out of. One NaN, or infinity, is as any
   // other: it counts in the step in which it was read there first, and from then on if it was given to an op in that
-  // step, for what is printed in each step is none that an op was given later.
+  // step, for what is printed in each step is none that an op was given later. `negated`: an optimizer is given its
+  // rate so; elsewhere -Inf is what scores are masked with, whatever a metric was.
   template <typename F>
-  void each(double number, std::int64_t step, F&& take) {
+  void each(double number, std::int64_t step, bool negated, F&& take) {
     if (all_.empty() || std::fmod(number, 1.0) == 0.0) return;
     for (Scalar& known : all_) {
-      if (!is_same(known.number, number) || known.alive.expired()) continue;
+      const bool same = is_same(known.number, number) || (negated && std::isinf(number) && known.number == -number);
+      if (!same || known.alive.expired()) continue;
       if (!std::isfinite(number) && !known.given && known.since != step) continue;
       known.given = true;
       take(known.quad);
@@ -66,10 +68,7 @@ class Scalars {
     bool given;
   };
 
-  // An optimizer is given its rate negated.
-  static bool is_same(double a, double b) {
-    return a == b || (std::isinf(a) && a == -b) || (std::isnan(a) && std::isnan(b));
-  }
+  static bool is_same(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
   std::vector<Scalar> all_;  // oldest first
 };
