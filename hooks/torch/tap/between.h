@@ -55,11 +55,8 @@ class Between {
     return step == step_ && stage_ != Stage::kNone && stage_ != Stage::kStepped && of_gradients_;
   }
 
-  // A single number that is not finite was made in `phase`.
-  void on_bad_number(std::int64_t phase) {
-    const bool is_of_gradients = phase == NANHUNT_PHASE_UNSCALE || phase == NANHUNT_PHASE_CLIP;
-    bad_number_ = bad_number_ || (stage_ != Stage::kNone && is_of_gradients);
-  }
+  // A single number that is not finite was made of gradients.
+  void on_bad_number() { bad_number_ = bad_number_ || stage_ != Stage::kNone; }
   bool has_bad_number() const { return bad_number_; }
 
   // `phase`: of the run. `each`: calls what it is given with each tensor of the op.

@@ -66,8 +66,8 @@ struct State {
   // Set by the tap: badness began in what the step leaves behind: what its optimizer wrote, or the program between steps,
   // or contents that changed past PyTorch.
   std::int64_t left_bad = 0;
-  std::int64_t looked =
-      0;  // set by the tap: the program has read a number that it made of gradients; 2: one was not finite
+  // Set by the tap: the program has read a number that it made of gradients; 2: one was not finite.
+  std::int64_t looked = 0;
   std::int64_t wrote = 0;       // set by the tap: an op of the program's own wrote between backward and the optimizer
   // Set by the tap: one wrote weights, or copies of them that last, between two steps; and copies of 16 bits.
   std::int64_t wrote_weights = 0;

@@ -130,9 +130,10 @@ class Rows {
                               });
     if (plan.writes && state_->phase == NANHUNT_PHASE_LOSS && phase_ != NANHUNT_PHASE_LOSS) state_->wrote = 1;
     if (plan.writes && between.has_stepped() && phase_ == NANHUNT_PHASE_OPTIMIZER) state_->stepped = 1;
-    if (plan.returns == 1 && stack.back().isTensor()) {
+    const bool is_of_gradients = phase_ == NANHUNT_PHASE_UNSCALE || phase_ == NANHUNT_PHASE_CLIP;
+    if (is_of_gradients && plan.returns == 1 && stack.back().isTensor()) {
       const std::optional<double> number = one_number(stack.back().toTensor());
-      if (number && !std::isfinite(*number)) between.on_bad_number(phase_);
+      if (number && !std::isfinite(*number)) between.on_bad_number();
     }
     if (plan.scalar_read) {
       if (between.is_look(state_->step)) state_->looked |= between.has_bad_number() ? 3 : 1;
