@@ -121,7 +121,7 @@ NANHUNT_API nanhunt_status nanhunt_device_counters(const nanhunt_recorder* recor
 typedef struct nanhunt_health {
   uint32_t struct_size;
   uint32_t step;
-  uint32_t bad; /* 1 << NANHUNT_LOSS, ...; 1 << 16: foreseen by the pre-audit; 1 << 17: changed unseen */
+  uint32_t bad; /* 1 << NANHUNT_LOSS, ... */
   uint32_t bad_tensors;
   const char* first_bad;
   double gradient_norm, weight_norm; /* NaN: not known */

@@ -196,13 +196,12 @@ struct ScalerEvent {
 // What was found in one step: HealthRecord has the fields.
 struct HealthEvent {
   std::uint32_t step = 0;
-  std::uint32_t bad = 0;  // bit 1 << TensorRole for each part that was not finite, and the one below
+  std::uint32_t bad = 0;  // bit 1 << TensorRole for each part that was not finite
   std::uint32_t bad_tensors = 0;
   std::string_view first_bad;
   double gradient_norm = 0, weight_norm = 0;
   std::uint64_t weight_checksum = 0;  // of all parameters, when the step ended; 0: not read in this step
 };
-inline constexpr std::uint32_t kHealthChanged = 1u << 17;    // a parameter or state changed without the optimizer
 
 struct NormEvent {
   std::uint32_t step = 0;

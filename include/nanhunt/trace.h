@@ -192,7 +192,7 @@ struct RetiredRecord {
 struct HealthRecord {
   std::uint64_t seq = 0;  // seq of the next op
   std::uint32_t step = 0;
-  std::uint32_t bad = 0;  // bit 1 << TensorRole for each part that was not finite; kHealth... bits below
+  std::uint32_t bad = 0;  // bit 1 << TensorRole for each part that was not finite
   std::uint32_t bad_tensors = 0;
   StringId first_bad = 0;      // path of the first of them
   // over boundary gradients, finite or not; NaN also: none

@@ -16,7 +16,7 @@ namespace {
 static_assert(NANHUNT_BARRIER == static_cast<int>(CollectiveKind::kBarrier));
 static_assert(NANHUNT_PRODUCT == static_cast<int>(Reduction::kProduct));
 
-constexpr std::uint32_t kHealthBits = ((1u << (NANHUNT_OUTPUT + 1)) - 1) | kHealthChanged;
+constexpr std::uint32_t kHealthBits = (1u << (NANHUNT_OUTPUT + 1)) - 1;
 
 // It becomes a path below the attempt's folder when the run is looked at.
 void check_file_name(std::string_view name) {

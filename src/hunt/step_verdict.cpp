@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/hunt/step_verdict.h"
 
-#include <cmath>
-#include <limits>
-
 namespace nanhunt::hunt {
 
 void StepVerdict::note(TensorRole role, std::string_view path) {
@@ -23,11 +20,6 @@ void StepVerdict::note_older(TensorRole role, std::string_view path) {
   note(role, path);
 }
 
-void StepVerdict::note_changed(std::string_view path) {
-  bad |= kHealthChanged;
-  if (first_bad.empty()) first_bad = path;
-}
-
 Harm StepVerdict::harm(bool held_back) const {
   const std::uint32_t made = bad & ~kLoadedBits;
   if (made == 0) return Harm::kNone;  // what was loaded has done nothing so far
@@ -44,7 +36,5 @@ HealthEvent StepVerdict::health(std::uint32_t step, double gradient_norm, double
   event.weight_norm = weight_norm;
   return event;
 }
-
-double NormSum::norm() const { return any_ ? std::sqrt(sum_) : std::numeric_limits<double>::quiet_NaN(); }
 
 }  // namespace nanhunt::hunt

@@ -13,7 +13,7 @@
 namespace nanhunt::hunt {
 
 struct StepVerdict {
-  std::uint32_t bad = 0, bad_tensors = 0;  // bad: bits of tensor roles, kHealthChanged
+  std::uint32_t bad = 0, bad_tensors = 0;  // bad: bits of tensor roles
   std::string first_bad;
   std::optional<TensorRole> first_role;
   bool kept = false;  // gradients were bad before the step added to them: no scale calibrates that away
@@ -21,27 +21,11 @@ struct StepVerdict {
   void note(TensorRole role, std::string_view path);
   // It was bad when the step began: the cause, whatever was found so far; what lasts before the batch.
   void note_older(TensorRole role, std::string_view path);
-  // Contents changed unseen. Whether that counts as one more bad tensor is the caller's to say.
-  void note_changed(std::string_view path);
 
   // `held_back`: a dynamic loss scaler skips the optimizer where gradients are bad.
   Harm harm(bool held_back) const;
   // 2-norms; NaN: not known.
   HealthEvent health(std::uint32_t step, double gradient_norm, double weight_norm) const;  // borrows this
-};
-
-// A 2-norm from those of its parts; NaN where there are none, or one is not known.
-class NormSum {
- public:
-  void add(double norm) {
-    sum_ += norm * norm;
-    any_ = true;
-  }
-  double norm() const;
-
- private:
-  double sum_ = 0;
-  bool any_ = false;
 };
 
 }  // namespace nanhunt::hunt

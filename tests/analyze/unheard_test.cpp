@@ -312,7 +312,7 @@ TEST(StepHealth, a_parameter_that_changed_unseen_is_held_against_the_norms_befor
     trace.mark(TensorRole::kParameter, "fc1.weight", weight);
     const Handle y = trace.in("fc1").op("pow", {{"self", weight}}, finite().inf(1), {{"exponent", 2.0}});
     trace.mark(TensorRole::kLoss, "loss", y);
-    trace.health(kLossBad | kHealthChanged, "fc1.weight");
+    trace.health(kLossBad, "fc1.weight");
     trace.end_step(kNaN);
   };
   go_on(t, after);
@@ -330,7 +330,7 @@ TEST(StepHealth, bad_steps_that_were_not_heard_are_laid_on_contents_that_changed
   const Handle w = t.changed({0, 77, 3}, finite().range(-1, 1e30));
   t.mark(TensorRole::kParameter, "fc1.weight", w);
   t.in("fc1").op("neg", {{"self", w}}, finite().range(-1e30, 1));
-  t.health(kHealthChanged, "fc1.weight");
+  t.health();
   t.end_step();
   t.health(kLossBad, "loss");
   t.end_step(kNaN);

@@ -51,9 +51,6 @@ class Optimizer {
   };
   virtual Snapshot snapshot() const = 0;
   virtual void restore(const Snapshot& snapshot) = 0;
-  // The counters alone.
-  virtual std::vector<std::int64_t> step_counts() const { return snapshot().counters; }
-  virtual void set_step_counts(const std::vector<std::int64_t>& counts);
 
  protected:
   std::vector<NamedTensor> parameters_;

@@ -8,7 +8,7 @@
 #include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
-bool HealthWatch::Riddle::local() const { return (bad & ~(kGradientBit | kLastingBits) & ~kHealthChanged) != 0; }
+bool HealthWatch::Riddle::local() const { return (bad & ~(kGradientBit | kLastingBits)) != 0; }
 
 void HealthWatch::on_health(const HealthRecord& record) { pending_ = record; }
 

@@ -40,12 +40,6 @@ Tensor Optimizer::gradient(std::size_t index) const {
   return own.defined() && own.grad().defined() ? own.grad() : parameters_.at(index).tensor.grad();
 }
 
-void Optimizer::set_step_counts(const std::vector<std::int64_t>& counts) {
-  Snapshot changed = snapshot();
-  changed.counters = counts;
-  restore(changed);
-}
-
 void Optimizer::set_lr(double lr) { fail("set_lr", "an optimizer whose learning rate can change", std::to_string(lr)); }
 
 std::unique_ptr<Optimizer> make_optimizer(std::vector<NamedTensor> parameters, const OptimizerOptions& options) {

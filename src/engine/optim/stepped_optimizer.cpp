@@ -85,20 +85,8 @@ std::vector<NamedTensor> SteppedOptimizer::named_state() const {
 Optimizer::Snapshot SteppedOptimizer::snapshot() const {
   Snapshot out;
   for (const NamedTensor& entry : named_state()) out.tensors.push_back(entry.tensor.clone());
-  out.counters = step_counts();
+  for (const Slot& slot : slots_) out.counters.push_back(slot.step_count);
   return out;
-}
-
-std::vector<std::int64_t> SteppedOptimizer::step_counts() const {
-  std::vector<std::int64_t> counts;
-  for (const Slot& slot : slots_) counts.push_back(slot.step_count);
-  return counts;
-}
-
-void SteppedOptimizer::set_step_counts(const std::vector<std::int64_t>& counts) {
-  if (counts.size() != slots_.size())
-    fail("optimizer", "one step count for each parameter", std::to_string(counts.size()));
-  for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].step_count = counts[i];
 }
 
 void SteppedOptimizer::restore(const Snapshot& snapshot) {
@@ -107,7 +95,7 @@ void SteppedOptimizer::restore(const Snapshot& snapshot) {
     fail("restore", "a snapshot of this optimizer", "one with other parameters or options");
   }
   for (std::size_t i = 0; i < state.size(); ++i) state[i].tensor.copy_from(snapshot.tensors[i]);
-  set_step_counts(snapshot.counters);
+  for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].step_count = snapshot.counters[i];
 }
 
 }  // namespace nanhunt::engine

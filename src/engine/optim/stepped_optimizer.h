@@ -24,8 +24,6 @@ class SteppedOptimizer : public Optimizer {
   Tensor master(std::size_t index) const override { return slots_.at(index).master; }
   Snapshot snapshot() const override;
   void restore(const Snapshot& snapshot) override;
-  std::vector<std::int64_t> step_counts() const override;
-  void set_step_counts(const std::vector<std::int64_t>& counts) override;
 
  protected:
   struct Slot {

@@ -14,13 +14,12 @@ namespace {
 using nlohmann::json;
 using namespace reports;
 
-// "loss, gradient, audit": the parts of a step that were bad.
+// "loss, gradient": the parts of a step that were bad.
 json bad_json(std::uint32_t bad) {
   json out = json::array();
   for (unsigned kind = 0; kind <= static_cast<unsigned>(TensorRole::kOutput); ++kind) {
     if ((bad >> kind & 1u) != 0) out.push_back(tensor_role_name(static_cast<TensorRole>(kind)));
   }
-  if ((bad & kHealthChanged) != 0) out.push_back("changed");
   return out;
 }
 
