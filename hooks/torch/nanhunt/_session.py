@@ -442,7 +442,9 @@ class Session(Notifier):
         if facts.loss is None and ending == lib.BY_OPTIMIZER:  # a NaN would be told as one
             self.note("the loss of steps in which it could not be read without waiting")
         if self.recorder is not None:
-            unknown = 0.0 if ending == lib.BY_OPTIMIZER else math.nan
+            if facts.loss is not None and math.isfinite(facts.loss):
+                self._last_loss = facts.loss
+            unknown = self._last_loss if ending == lib.BY_OPTIMIZER else math.nan
             loss = unknown if facts.loss is None else facts.loss
             self.before_step_row()
             # A factor of 8 or more is a scale, as likely as not; before there was one it is a weight of the loss.
@@ -493,6 +495,7 @@ class Session(Notifier):
     last_scale = 1.0
     has_scaler = False  # one that tells its scale
     _scales = False     # the program itself
+    _last_loss = 0.0    # finite: stands for that of a step which has none of its own, as of a second optimizer
 
     # The end.
     def close(self) -> None:

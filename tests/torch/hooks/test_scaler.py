@@ -471,3 +471,15 @@ def test_a_loss_that_was_not_read_is_not_told_as_nan(level):
         optimizer.step()
     assert seen.steps[0]["loss"] == 0.0 and math.isnan(seen.steps[1]["loss"])
     assert any("loss" in note for note in seen.notes)
+
+
+@pytest.mark.parametrize("level", ["steps", "ops"])
+def test_a_step_without_a_loss_of_its_own_has_that_of_the_step_before(level):
+    with watched_scalers(level) as seen:
+        optimizer, parameters = bare_optimizer()
+        other = torch.optim.SGD(parameters, lr=0.0)
+        loss = 3 + 0 * parameters[0].sum()
+        loss.backward()
+        optimizer.step()
+        other.step()
+    assert [step["loss"] for step in seen.steps] == [3.0, 3.0]
