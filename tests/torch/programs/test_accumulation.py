@@ -123,6 +123,42 @@ def test_batches_that_are_left_over_at_the_end_are_no_fault_while_the_scale_is_s
     assert said.status == "inconclusive" and not said.loud, said.show()
 
 
+def written_down(bad, skips=False):
+    """After each batch the largest gradient is written down. The program steps after four of them, or `skips` each
+    batch whose gradients are not finite, and clears none."""
+
+    def build():
+        torch.manual_seed(0)
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), 0.01)
+
+        def step(i):
+            out = net(torch.randn(8, 6))
+            out = torch.sqrt(out - 100) if bad and i == 12 else out
+            out.square().mean().backward()
+            largest = max(p.grad.abs().max().item() for p in net.parameters())
+            if math.isfinite(largest) if skips else i % 4 == 3:
+                opt.step()
+                if not skips:
+                    opt.zero_grad()
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_gradients_that_are_written_down_after_each_batch_are_not_given_up_before_the_last(level, tmp_path):
+    said = told(written_down(bad=True), tmp_path, level, steps=24)
+    assert said.what[:2] == ("invalid", "aten::sqrt") and said.first["step"] == 3, said.show()
+    assert "api_misuse" not in dict(said.loud), said.show()
+    assert said.run.report["coverage"]["steps"] == 6, said.run.report["coverage"]
+    sound = told(written_down(bad=False), tmp_path / "sound", level, steps=24)
+    assert sound.status == "clean" and not sound.loud, sound.show()
+    kept = told(written_down(bad=True, skips=True), tmp_path / "kept", level, steps=24)
+    assert "api_misuse" in dict(kept.loud), kept.show()
+
+
 MARKED = 4  # batches
 
 
