@@ -11,7 +11,6 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/device_readings.h"
 #include "nanhunt/engine/hooks.h"
 #include "nanhunt/engine/trainer.h"
 #include "nanhunt/recorder.h"
@@ -43,7 +42,6 @@ class EngineWatch {
   EngineWatch(const EngineWatch&) = delete;
   EngineWatch& operator=(const EngineWatch&) = delete;
   OpAdapter& adapter() { return *adapter_; }
-  kernels::ReadingsCounts readings() const;
 
  private:
   std::unique_ptr<TensorReader> reader_;
@@ -58,7 +56,8 @@ struct WatchOptions {
 };
 
 // An EngineWatch of one trainer, on the thread that made it, while it lives; the trainer must outlive it, and the
-// recorder. What outlives a step is looked at in time besides: an op that writes over it does not show what it held.
+// recorder. It ends when what is under way on a device has been reported. What outlives a step is looked at in time
+// besides: an op that writes over it does not show what it held.
 class TrainerWatch {
  public:
   TrainerWatch(engine::Trainer& trainer, Recorder& recorder, const WatchOptions& options = {});
@@ -66,9 +65,6 @@ class TrainerWatch {
   TrainerWatch(const TrainerWatch&) = delete;
   TrainerWatch& operator=(const TrainerWatch&) = delete;
 
-  // Reports what is still under way on a device, and waits for it. For the end of a run; the destructor does it too.
-  void finish() noexcept;
-  kernels::ReadingsCounts readings() const;  // of a device
 
  private:
   std::unique_ptr<KernelTags> tags_;

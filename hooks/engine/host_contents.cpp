@@ -12,7 +12,6 @@ namespace {
 // Whole storages, by generation and version: no tensor is made for it, so observers hear of nothing.
 using Key = std::pair<std::uint64_t, std::uint32_t>;
 thread_local std::map<Key, std::vector<std::byte>> copies;
-thread_local int scopes = 0;
 
 }  // namespace
 
@@ -29,11 +28,6 @@ TensorView host_view(const engine::Tensor& tensor) {
   return view;
 }
 
-void release_host_contents() noexcept { copies.clear(); }
-
-ScopedHostContents::ScopedHostContents() noexcept { ++scopes; }
-ScopedHostContents::~ScopedHostContents() {
-  if (--scopes == 0) release_host_contents();
-}
+ScopedHostContents::~ScopedHostContents() { copies.clear(); }
 
 }  // namespace nanhunt::hooks

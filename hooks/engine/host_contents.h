@@ -7,14 +7,13 @@
 
 namespace nanhunt::hooks {
 
-// Valid until release_host_contents() of this thread, and while `tensor` lives. The same contents are copied once.
+// Valid until a ScopedHostContents of this thread ends, and while `tensor` lives. The same contents are copied once.
 TensorView host_view(const engine::Tensor& tensor);
-void release_host_contents() noexcept;
 
-// Releases what its scope copied, unless an outer scope does.
+// Releases what was copied; there is one at a time.
 class ScopedHostContents {
  public:
-  ScopedHostContents() noexcept;
+  ScopedHostContents() = default;
   ~ScopedHostContents();
   ScopedHostContents(const ScopedHostContents&) = delete;
   ScopedHostContents& operator=(const ScopedHostContents&) = delete;

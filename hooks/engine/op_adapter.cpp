@@ -75,10 +75,6 @@ void OpAdapter::on_collective(const engine::CollectiveCall& call) noexcept {
   }
 }
 
-void OpAdapter::finish() noexcept {
-  if (reader_ != nullptr) reader_->finish();
-}
-
 // `value` stays where it is until the event is taken.
 void OpAdapter::name(const engine::Tensor& tensor, std::uint32_t version, bool has_contents, ValueView& value) {
   const bool on_device = has_contents && reader_ != nullptr && reader_->can_read(tensor);

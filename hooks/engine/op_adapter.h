@@ -39,9 +39,6 @@ class OpAdapter final : public engine::Observer {
   // Contents that an op will write over, or that nothing was to write since they were recorded.
   void check(std::span<const engine::Tensor> tensors) noexcept;
 
-  // Reports what is still under way, and waits for it.
-  void finish() noexcept;
-
  private:
   void end_step(const StepEvent& event) noexcept;
   void gather(const engine::OpCall& call);

@@ -38,7 +38,6 @@ class TensorReader {
   void release(std::uint64_t storage) noexcept { reader_.release(storage); }
   void end_step() noexcept;
   void finish() noexcept;  // waits for what is under way, and reports it
-  kernels::ReadingsCounts counts() const { return reader_.counts(); }
 
  private:
   template <typename F>

@@ -152,7 +152,7 @@ std::string_view class_explanation(FindingClass c) {
     case FindingClass::kScalerCollapse:
       return "The loss scale keeps falling, or stands at a value from which it cannot recover.";
     case FindingClass::kNotReproducible:
-      return "The same operation or step gave finite numbers when it was run again from the same inputs.";
+      return "The same operation gave finite numbers when it was run again from the same inputs.";
     case FindingClass::kKernelDependent:
       return "What the compiler made of the operations gave bad numbers; one by one they give finite ones.";
     case FindingClass::kUnexplained:

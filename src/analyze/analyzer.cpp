@@ -169,7 +169,7 @@ class AnalyzerImpl final : public RankPass {
     precision_.on_op(view);
     layers_.on_op(view);
     device_.on_op(view);
-    if (graph_.writes_over_parameter(view)) norms_.note_write(op.step);
+    if (const auto path = graph_.written_parameter(view)) norms_.note_write(*path, op.step);
   }
 
   void on_mark(const MarkRecord& mark) {

@@ -174,11 +174,8 @@ int32_t nanhunt_step_record(nanhunt_step_judge* judge, nanhunt_recorder* recorde
   return answered(judge, [&](StepJudge& of) {
     if (recorder == nullptr) throw Misuse("expected a recorder, got NULL: open one first");
     const hunt::StepVerdict verdict = of.take(step, whole != 0);
-    if (verdict.bad != 0 || read != 0) {
-      HealthEvent health = verdict.health(step, gradient_norm, std::numeric_limits<double>::quiet_NaN());
-      health.weight_checksum = weight_checksum;
-      recorder->recorder->on_health(health);
-    }
+    if (verdict.bad != 0 || read != 0)
+      recorder->recorder->on_health(verdict.health(step, gradient_norm, weight_checksum));
     return verdict.bad;
   });
 }

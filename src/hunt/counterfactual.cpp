@@ -23,7 +23,8 @@ TensorStats stats_of(const Array& array, StatsLevel level) {
 bool same_stats(TensorStats a, const TensorStats& b) {
   constexpr double kOrder = 1e-13;
   const double most = kOrder * static_cast<double>(a.numel) * a.amax;
-  if (!(std::fabs(a.sum - b.sum) <= most) || !(std::fabs(a.sum_sq - b.sum_sq) <= most * a.amax)) return false;
+  const auto near = [](double x, double y, double apart) { return x == y || std::fabs(x - y) <= apart; };
+  if (!near(a.sum, b.sum, most) || !near(a.sum_sq, b.sum_sq, most * a.amax)) return false;
   a.sum = b.sum;
   a.sum_sq = b.sum_sq;
   return a == b;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/hunt/step_verdict.h"
 
+#include <limits>
+
 namespace nanhunt::hunt {
 
 void StepVerdict::note(TensorRole role, std::string_view path) {
@@ -26,14 +28,15 @@ Harm StepVerdict::harm(bool held_back) const {
   return held_back && !kept && made == role_bit(TensorRole::kBoundaryGradient) ? Harm::kScaled : Harm::kHarm;
 }
 
-HealthEvent StepVerdict::health(std::uint32_t step, double gradient_norm, double weight_norm) const {
+HealthEvent StepVerdict::health(std::uint32_t step, double gradient_norm, std::uint64_t weight_checksum) const {
   HealthEvent event;
   event.step = step;
   event.bad = bad;
   event.bad_tensors = bad_tensors;
   event.first_bad = first_bad;
   event.gradient_norm = gradient_norm;
-  event.weight_norm = weight_norm;
+  event.weight_norm = std::numeric_limits<double>::quiet_NaN();
+  event.weight_checksum = weight_checksum;
   return event;
 }
 

@@ -24,8 +24,8 @@ struct StepVerdict {
 
   // `held_back`: a dynamic loss scaler skips the optimizer where gradients are bad.
   Harm harm(bool held_back) const;
-  // 2-norms; NaN: not known.
-  HealthEvent health(std::uint32_t step, double gradient_norm, double weight_norm) const;  // borrows this
+  // `gradient_norm`: a 2-norm; NaN: not known. `weight_checksum`: 0: not read.
+  HealthEvent health(std::uint32_t step, double gradient_norm, std::uint64_t weight_checksum) const;  // borrows this
 };
 
 }  // namespace nanhunt::hunt

@@ -139,6 +139,26 @@ void layer(TraceBuilder& t, Then then) {
   if (then == Then::kClamps) t.op("clamp", {{"self", x}}, finite(16));
 }
 
+// A copy of the loss is made finite for a log.
+TEST(Endings, a_number_that_the_program_stopped_at_is_a_fault_whatever_was_made_of_a_copy) {
+  for (const StepEnding ending : {StepEnding::kException, StepEnding::kExit, StepEnding::kEnd}) {
+    for (const bool bad : {true, false}) {
+      TraceBuilder t;
+      healthy_step(t);
+      t.in("<loss>", Phase::kLoss);
+      const Handle x = t.value(bad ? finite(1).range(-1, -1) : finite(1).range(1, 1));
+      const Handle y = t.op("sqrt", {{"self", x}}, bad ? finite(1).nan(1) : finite(1));
+      t.op("nan_to_num", {{"self", y}}, finite(1));
+      t.give_up(ending, ending == StepEnding::kEnd ? "" : "SystemExit: loss is NaN");
+      const Analysis a = analysis_of(t);
+      EXPECT_EQ(a.verdict.status == VerdictStatus::kFault, bad) << table(a);
+      if (bad) {
+        EXPECT_EQ(a.findings.at(0).place.op, "sqrt");
+      }
+    }
+  }
+}
+
 TEST(Endings, infinities_that_the_program_looked_at_before_it_stopped_are_a_fault) {
   for (const Then then : {Then::kEnds, Then::kClamps, Then::kAsksAboutMask, Then::kAsksNothing}) {
     for (const StepEnding ending : {StepEnding::kException, StepEnding::kExit, StepEnding::kNextForward}) {

@@ -15,7 +15,7 @@ struct RunLog {
   std::optional<std::uint32_t> first_bad_step;    // of a loss, gradient, parameter, state or buffer
   std::optional<Finding> answer;
 };
-// Trains at a level into `folder`. Throws std::runtime_error when recording or analysis fails.
+// Trains into `folder`. Throws std::runtime_error when recording or analysis fails.
 RunLog train_and_judge(const Settings& settings, const Plan& plan, bool faulty, const std::string& folder);
 
 // A fault did harm if a loss is not finite that is in the clean run, or if parameters end farther from the clean run's

@@ -203,15 +203,16 @@ TEST(DeviceWatch, gives_no_kernel_an_address_of_another_device) {
   EXPECT_EQ(rows.evidence[1].operands.size(), 0U) << "of another device: told without what met in it";
 }
 
-TEST(DeviceWatch, tells_what_is_under_way_when_it_is_asked_to_finish) {
+TEST(DeviceWatch, tells_what_is_under_way_when_it_ends) {
   engine::testing::ScopedEmulatedDevice emulated;
   emulated.device.delivery = {.after_waits = false, .copies_later = -1};  // comes to one who waits for it alone
   const auto script = std::make_shared<WriterScript>();
   auto recorder = record::make_recorder({}, std::make_unique<ScriptedWriter>(script));
   const auto trainer = make_trainer(kEmulated, 1e-2);
-  TrainerWatch watching(*trainer, **recorder, {.device_stats = DeviceStats::kDeferred});
-  trainer->step();
-  watching.finish();
+  {
+    TrainerWatch watching(*trainer, **recorder, {.device_stats = DeviceStats::kDeferred});
+    trainer->step();
+  }
   ASSERT_TRUE((*recorder)->close());
   EXPECT_GT((*recorder)->counters().deferred_readings, 10U);
   EXPECT_EQ((*recorder)->counters().deferred_lost, 0U);

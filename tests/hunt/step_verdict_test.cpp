@@ -57,7 +57,7 @@ TEST(StepVerdict, becomes_a_row_of_health) {
   EXPECT_EQ(health.bad, role_bit(TensorRole::kState));
   EXPECT_EQ(health.first_bad, "exp_avg");
   EXPECT_EQ(health.gradient_norm, 2);
-  EXPECT_EQ(health.weight_norm, 3);
+  EXPECT_EQ(health.weight_checksum, 3u);
 }
 
 }  // namespace

@@ -6,7 +6,6 @@ run goes on as it would have without us.
 """
 from __future__ import annotations
 
-import gc
 import json
 import os
 import sys
@@ -23,6 +22,7 @@ from nanhunt._library import load_library
 from nanhunt._load import Finding, RunError, card, check_format, finding_of, shown
 from nanhunt._options import LEVELS, Options
 from nanhunt._session import Session
+from nanhunt._setup.instances import instances_of
 from nanhunt.guard import CheckpointGuard
 from nanhunt.store.remote import is_url
 from nanhunt.trackers import tracker_of
@@ -267,10 +267,9 @@ def _models(model: Any) -> tuple[list[torch.nn.Module], list[str | None]]:
 
 
 def _made_before(models: Sequence[torch.nn.Module]) -> list[torch.optim.Optimizer]:
-    """Optimizers of the models' parameters that there are already. An object's type is asked, not the object: it may be
-    a proxy whose class is its program's to make."""
+    """Optimizers of the models' parameters that there are already."""
     held = {id(p) for model in models for p in model.parameters()}
-    made = [one for one in gc.get_objects() if issubclass(type(one), torch.optim.Optimizer)] if held else []
+    made = instances_of([torch.optim.Optimizer]) if held else []
     return [one for one in made if any(id(p) in held for p in _given_to(one))]
 
 

@@ -12,6 +12,7 @@
 #include <set>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "hooks/torch/tap/copies.h"
 #include "hooks/torch/tap/identity.h"
@@ -23,6 +24,7 @@ class Between {
  public:
   // A forward begins: what comes after it computes a loss.
   void begin_forward() {
+    end_backward();
     stage_ = Stage::kNone;
     loss_ = true;
   }
@@ -35,8 +37,10 @@ class Between {
     step_ = step;
     loss_ = of_gradients_ = bad_number_ = false;
     exchanged_.clear();
-    first_of_backward_ = last_storage_number() + 1;
-    last_of_backward_ = std::numeric_limits<std::int64_t>::max();
+    of_them_.clear();
+    end_backward();
+    if (backwards_.size() == kMostBackwards) backwards_.erase(backwards_.begin());
+    backwards_.push_back({last_storage_number() + 1, kOpen});
   }
   // Storages that are known by now last into the step that begins.
   void begin_step() {
@@ -44,6 +48,7 @@ class Between {
     loss_ = false;
     exchanged_.clear();
     added_to_.clear();
+    backwards_.clear();
     first_new_ = last_storage_number() + 1;
   }
 
@@ -55,17 +60,25 @@ class Between {
     return step == step_ && stage_ != Stage::kNone && stage_ != Stage::kStepped && of_gradients_;
   }
 
-  // A single number that is not finite was made of gradients.
-  void on_bad_number() { bad_number_ = bad_number_ || stage_ != Stage::kNone; }
+  // The op whose phase was asked for last has made a number that is not finite.
+  void on_bad_number() { bad_number_ = bad_number_ || (stage_ != Stage::kNone && is_of_gradients_); }
   bool has_bad_number() const { return bad_number_; }
+  // What the op whose phase was asked for last has made: it is of gradients where that read some.
+  template <typename Results>
+  void on_made(const Identities& identities, Results&& results) {
+    if (!is_of_gradients_ || of_them_.size() >= kMostOfThem) return;
+    results([&](const at::Tensor& t) { of_them_.insert(identities.number_of(t)); });
+  }
 
-  // `phase`: of the run. `each`: calls what it is given with each tensor of the op.
-  template <typename Each>
+  // `phase`: of the run. `each`: calls what it is given with each tensor of the op, `each_written` with those that it
+  // writes.
+  template <typename Each, typename EachWritten>
   std::int64_t phase_of(std::int64_t phase, const Plan& plan, const c10::IValue* result, Identities& identities,
-                        const Copies& copies, Each&& each) {
+                        const Copies& copies, Each&& each, EachWritten&& each_written) {
+    is_of_gradients_ = false;
     if (plan.scalar_read) return phase;
-    if (phase == NANHUNT_PHASE_BACKWARD && plan.writes) on_written_in_backward(identities, each);
-    if (phase == NANHUNT_PHASE_CLIP && stage_ != Stage::kNone) of_gradients_ = true;  // their norm
+    if (phase == NANHUNT_PHASE_BACKWARD && plan.writes) on_written_in_backward(identities, each_written);
+    if (phase == NANHUNT_PHASE_CLIP && stage_ != Stage::kNone) of_gradients_ = is_of_gradients_ = true;  // their norm
     if (phase == NANHUNT_PHASE_OPTIMIZER) of_gradients_ = false;  // who reads a number from here on gives nothing up
     if (phase == NANHUNT_PHASE_LOSS && stage_ != Stage::kNone) {
       if (!learns(each) && steps(plan, copies, each)) return NANHUNT_PHASE_OPTIMIZER;
@@ -150,8 +163,9 @@ class Between {
       squares = squares || first == t.unsafeGetTensorImpl();
       if (first == nullptr) first = t.unsafeGetTensorImpl();
     });
-    last_of_backward_ = std::min(last_of_backward_, last_storage_number());
-    of_gradients_ = of_gradients_ || (!all_numbers(each) && is_of_backward(identities, each));
+    end_backward();
+    is_of_gradients_ = is_of_backward(identities, each);
+    of_gradients_ = of_gradients_ || (is_of_gradients_ && !all_numbers(each));
     const bool number = result != nullptr && result->isTensor() && result->toTensor().defined() &&
                         result->toTensor().is_floating_point() && result->toTensor().numel() == 1 && bare(plan) != "copy";
     if (!number && is_of_exchange(plan, result, identities, each)) return NANHUNT_PHASE_COMM;
@@ -163,22 +177,24 @@ class Between {
   // Gradients that are added up lie where they lay before.
   template <typename Each>
   void on_written_in_backward(const Identities& identities, Each&& each) {
-    bool first = true;
     each([&](const at::Tensor& t) {
-      if (!std::exchange(first, false)) return;
       const std::int64_t number = identities.number_of(t);
-      if (number < first_of_backward_) added_to_.insert(number);
+      if (!backwards_.empty() && number < backwards_.back().first) added_to_.insert(number);
     });
   }
-  // Whether any of what the op is given was made or written by the last backward, or is not known. What the program
-  // computes of its outputs then is a metric.
+  void end_backward() {
+    if (!backwards_.empty() && backwards_.back().second == kOpen) backwards_.back().second = last_storage_number();
+  }
+  // Whether any of what the op is given was made or written by a backward of this step, or is not known. What the
+  // program computes of its outputs then is a metric.
   template <typename Each>
   bool is_of_backward(const Identities& identities, Each&& each) const {
     bool any = false;
     each([&](const at::Tensor& t) {
       const std::int64_t number = identities.number_of(t);
-      any = any || number == 0 || (number >= first_of_backward_ && number <= last_of_backward_) ||
-            added_to_.contains(number) || exchanged_.contains(number);
+      const auto holds = [&](const auto& made) { return number >= made.first && number <= made.second; };
+      any = any || number == 0 || std::any_of(backwards_.begin(), backwards_.end(), holds) ||
+            added_to_.contains(number) || exchanged_.contains(number) || of_them_.contains(number);
     });
     return any;
   }
@@ -223,7 +239,13 @@ class Between {
   bool bad_number_ = false;    // ... and a number that is not finite was
   std::set<std::int64_t> exchanged_;  // storages of what came from other ranks and is not averaged yet
   std::set<std::int64_t> added_to_;   // storages of before the last backward that one of this step wrote
-  std::int64_t first_of_backward_ = 0, last_of_backward_ = 0;  // numbers of storages
+  static constexpr std::size_t kMostBackwards = 64;
+  static constexpr std::int64_t kOpen = std::numeric_limits<std::int64_t>::max();
+  // Of this step: numbers of the storages that each made, first and last.
+  std::vector<std::pair<std::int64_t, std::int64_t>> backwards_;
+  bool is_of_gradients_ = false;  // the op at hand
+  static constexpr std::size_t kMostOfThem = 4096;
+  std::set<std::int64_t> of_them_;                // storages of what was made of gradients since backward
   std::int64_t first_new_ = 0, first_after_ = 0;  // numbers of storages: in this step, after the program's own update
 };
 

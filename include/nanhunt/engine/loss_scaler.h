@@ -52,7 +52,6 @@ class LossScaler {
 
   virtual double get_scale() const = 0;
   virtual bool is_enabled() const { return true; }
-  bool holds_back() const { return is_enabled() && looks(); }  // bad gradients, from the optimizer
   // The numbers that change from step to step, by the family's own names; "scale" comes first. Save after update().
   using Saved = std::vector<std::pair<std::string, double>>;
   virtual Saved saved() const = 0;

@@ -73,8 +73,6 @@ struct StepResult {
   std::string ended_by = {};  // why it ends training with this step
 };
 
-class Observer;
-
 class Trainer {
  public:
   Trainer(std::unique_ptr<Module> model, std::unique_ptr<Optimizer> optimizer, BatchSource batches, LossFunction loss,

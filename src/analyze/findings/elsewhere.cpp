@@ -16,6 +16,7 @@ namespace {
 constexpr std::string_view kProcess = "operations of the process that made a bad batch";
 constexpr std::string_view kWorkers = "operations of a DataLoader's workers";
 constexpr std::string_view kThreads = "operations of the program's other threads";
+constexpr std::string_view kLoaded = "<batch>";
 
 bool noted(const Coverage& coverage, std::string_view note) { return coverage.notes.contains(std::string(note)); }
 
@@ -25,7 +26,7 @@ void advise_elsewhere(std::vector<Finding>& findings, const Coverage& coverage) 
   const bool process = noted(coverage, kProcess), workers = noted(coverage, kWorkers);
   if (!process && !workers && !noted(coverage, kThreads)) return;
   for (Finding& f : findings) {
-    if (f.cls != FindingClass::kBadInput || f.severity == Severity::kInfo) continue;
+    if (f.cls != FindingClass::kBadInput || f.severity == Severity::kInfo || f.place.op != kLoaded) continue;
     if (process) {
       f.explanation =
           "The numbers were not finite when they came from another process, which loads data (a DataLoader's worker, "

@@ -169,9 +169,11 @@ std::unique_ptr<OriginContext> capture(const OpInView& op, Names& names, ValueTa
     std::size_t input;
   };
   std::vector<Open> open;
-  const bool has_pole = std::any_of(origin.inputs.begin(), origin.inputs.end(), [&](const ArgSnapshot& arg) {
-    return is_pole_slot(*op.info, names.text(arg.slot));
-  });
+  // Of a mean over nothing that it is empty says all; else any input may have made it bad.
+  const bool has_pole = op.info->pole != Pole::kEmpty &&
+                        std::any_of(origin.inputs.begin(), origin.inputs.end(), [&](const ArgSnapshot& arg) {
+                          return is_pole_slot(*op.info, names.text(arg.slot));
+                        });
   for (std::size_t i = 0; i < origin.inputs.size(); ++i) {
     if (!has_pole || is_pole_slot(*op.info, names.text(origin.inputs[i].slot))) open.push_back({-1, i});
   }

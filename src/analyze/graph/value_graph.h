@@ -135,8 +135,8 @@ class ValueGraph {
   };
   Footprint footprint() const { return {values_.size(), births_.size(), labels_.size(), graph_.size()}; }
   // Origins in order of birth.
-  // The program itself writes into a parameter, before the forward.
-  bool writes_over_parameter(const OpInView& op);
+  // Path of the parameter that the program itself writes over, before the forward.
+  std::optional<StringId> written_parameter(const OpInView& op);
   std::vector<const Birth*> origins() const;
 
   // Once all records are in; nullptr: it was forgotten. The one that counts for it, where there is another.

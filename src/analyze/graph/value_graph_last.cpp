@@ -101,8 +101,8 @@ void ValueGraph::forget_cured(const OpInView& op) {
     for (LastNumber* last : {&last_number_, &last_alone_, &last_validated_}) {
       if (trained_ && validates != (last == &last_validated_)) continue;
       if (!last->bad || (last->value.storage != read->storage && !is_part(last->value.labels, read->labels))) continue;
-      if (trained_ && !validates) {  // who gives a step up may have asked about it
-        last->cured = true;
+      if (trained_ && !validates) {  // of a number a copy is made finite for a log; who gives a step up may have asked
+        last->cured = last->cured || last->value.stats.numel != 1;
       } else {
         last->bad = false;
       }

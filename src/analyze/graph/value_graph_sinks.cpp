@@ -319,7 +319,7 @@ void ValueGraph::note_question(const OpInView& op) {
 
 bool ValueGraph::judge_unfinished(std::uint32_t step, bool stopped, bool gave_up) {
   const LastNumber& last = stopped && looked_at_.bad ? looked_at_ : last_number_;
-  if (!last.bad || (last.cured && !gave_up)) return false;
+  if (!last.bad || (last.cured && !gave_up && !stopped)) return false;
   // A program that unscales or looks at gradients before it gives a step up has made that number of them.
   const Phase made_in = last.value.made_in;
   const bool of_gradients = made_in == Phase::kComm || made_in == Phase::kUnscale || made_in == Phase::kClip;

@@ -33,13 +33,13 @@ bool ValueGraph::is_parameter_home(std::uint64_t storage) {
   return info != nullptr && info->parameter;
 }
 
-bool ValueGraph::writes_over_parameter(const OpInView& op) {
-  if (op.record->phase != Phase::kData) return false;
+std::optional<StringId> ValueGraph::written_parameter(const OpInView& op) {
+  if (op.record->phase != Phase::kData) return std::nullopt;
   for (std::size_t i = 0; i < op.in.size(); ++i) {
     if (op.in[i] != nullptr && op.inputs[i].role == ArgRole::kOverwritten && is_parameter_home(op.in[i]->storage))
-      return true;
+      return values_.storage(op.in[i]->storage)->parameter;
   }
-  return false;
+  return std::nullopt;
 }
 
 TensorRole ValueGraph::kind_of_home(const Value& value) const {

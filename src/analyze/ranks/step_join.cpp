@@ -28,13 +28,19 @@ const Birth* origin_in(RankPass& pass, const RankVerdict& verdict, std::uint32_t
 }  // namespace
 
 void join_steps(const std::vector<RankPass*>& ranks, std::vector<RankVerdict>& verdicts) {
+  std::map<std::pair<std::size_t, std::uint32_t>, const Birth*> origins;  // by rank's index and step
+  const auto origin_of = [&](std::size_t i, std::uint32_t step) {
+    const auto [at, is_new] = origins.try_emplace({i, step}, nullptr);
+    if (is_new) at->second = origin_in(*ranks[i], verdicts[i], step);
+    return at->second;
+  };
   for (std::size_t at = 0; at < ranks.size(); ++at) {
     const std::vector<Riddle>& riddles = ranks[at]->health().riddles();
     for (std::size_t k = 0; k < riddles.size(); ++k) {
       if (riddles[k].local()) continue;  // a loss belongs to its rank alone
       const std::uint32_t step = riddles[k].first;
       for (std::size_t i = 0; i < ranks.size(); ++i) {
-        const Birth* origin = i == at ? nullptr : origin_in(*ranks[i], verdicts[i], step);
+        const Birth* origin = i == at ? nullptr : origin_of(i, step);
         if (origin == nullptr) continue;
         Arrival arrival;
         arrival.rank = ranks[at]->rank();

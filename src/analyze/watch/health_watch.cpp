@@ -13,8 +13,9 @@ bool HealthWatch::Riddle::local() const { return (bad & ~(kGradientBit | kLastin
 void HealthWatch::on_health(const HealthRecord& record) { pending_ = record; }
 
 void HealthWatch::on_unheard(const UnheardRecord& record) {
+  if (unheard_.contains(record.step)) return;
   ++unheard_steps_;
-  if (unheard_.size() < kMaxUnheard || unheard_.contains(record.step)) unheard_[record.step] = names_.text(record.text);
+  if (unheard_.size() < kMaxUnheard) unheard_[record.step] = names_.text(record.text);
 }
 
 bool HealthWatch::on_step_end(const StepRecord& step, const StepOutcome& outcome, ValueGraph& graph) {
@@ -54,7 +55,6 @@ bool HealthWatch::on_step_end(const StepRecord& step, const StepOutcome& outcome
     Riddle riddle;
     riddle.first = step.step;
     riddle.bad = health.bad;
-    riddle.bad_tensors = health.bad_tensors;
     riddle.first_path = names_.text(health.first_bad);
     riddle.scale = outcome.scale;
     if (const auto why = unheard_.find(step.step); why != unheard_.end()) riddle.why = why->second;

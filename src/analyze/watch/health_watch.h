@@ -44,9 +44,9 @@ class HealthWatch {
 
   // Bad steps in a row that no record explains.
   struct Riddle {
-    std::uint32_t first = 0, last = 0, first_bad_loss = 0;
+    std::uint32_t first = 0, last = 0;
     std::uint64_t count = 0;
-    std::uint32_t bad = 0, bad_tensors = 0;  // of the first; of all
+    std::uint32_t bad = 0;      // of the first
     std::uint32_t all_bad = 0;
     std::string first_path;
     double scale = 1;

@@ -64,6 +64,10 @@ void NormWatch::on_mark(const MarkRecord& mark, const Value& value, double divis
   }
 }
 
+void NormWatch::note_write(StringId path, std::uint32_t step) {
+  if (Parameter* p = parameter(path)) p->written_in = step;
+}
+
 double NormWatch::weight_sq(const Parameter& p, std::size_t back) const {
   return p.history[(steps_ - 1 - back) % kGrowthWindow];
 }
@@ -256,7 +260,7 @@ std::optional<Growth> NormWatch::judge_updates(std::uint32_t step) const {
 
 // Whether the update of that step made most layers so much larger.
 bool NormWatch::judge_update(std::size_t entry, Growth& g) const {
-  if (!positive(entries_[entry].gradient) || written_in_ == entries_[entry].step + 1) return false;
+  if (!positive(entries_[entry].gradient)) return false;
   const bool is_first = entry == 0 && steps_ <= kGrowthWindow;
   if (!is_first && (entry == 0 || entries_[entry - 1].step + 1 != entries_[entry].step)) return false;
   struct Layer {
@@ -265,6 +269,7 @@ bool NormWatch::judge_update(std::size_t entry, Growth& g) const {
   std::map<std::string, Layer> layers;
   const std::size_t back = entries_.size() - 1 - entry;
   for (const Parameter& p : parameters_) {
+    if (p.written_in == entries_[entry].step + 1) continue;
     Layer& layer = layers[layer_of(names_.text(p.path))];
     layer.before += is_first ? p.first_sq : weight_sq(p, back + 1);
     layer.after += weight_sq(p, back);

@@ -60,8 +60,8 @@ class NormWatch {
     double gradient = std::numeric_limits<double>::quiet_NaN();  // NaN: not seen, infinity: not finite
     double weight = std::numeric_limits<double>::quiet_NaN();
   };
-  // The program wrote over a parameter before the forward of that step: its norm is no longer that of an update.
-  void note_write(std::uint32_t step) { written_in_ = step; }
+  // The program wrote over this parameter before the forward of that step: its norm is no longer that of an update.
+  void note_write(StringId path, std::uint32_t step);
   // A norm of a step before a bad one, as it was kept.
   void on_norm(const NormRecord& record);
   // `bad`: a sink of this step is not finite. `gradient_norm`: that of the step's health, where there is one.
@@ -81,6 +81,7 @@ class NormWatch {
     double weight_sq = kUnseen, gradient_sq = kUnseen;  // infinity: not finite
     double first_sq = kUnseen;  // of the weight, when it was seen first
     bool gradient_now = false, weight_now = false;  // seen in this step
+    std::uint32_t written_in = 0;  // the last step in which the program wrote over it; 0: none
     std::vector<double> history;  // weight norms squared, as a ring
   };
   struct Entry {
@@ -102,7 +103,6 @@ class NormWatch {
   bool too_many_ = false;
   std::deque<Entry> entries_;
   std::uint64_t steps_ = 0;
-  std::uint32_t written_in_ = 0;  // the last step in which the program wrote over a parameter; 0: none
   std::size_t judged_ = 0;
   static constexpr std::size_t kSoundSteps = 16;
   std::size_t sound_ = 0;  // steps without anything bad, since the last one of a divergence that had

@@ -28,6 +28,11 @@ def given(q):
     q.put(None)
     here.wait()
 def batches():
+    if where == "shared":
+        rows = torch.stack([torch.arange(4.0) + i for i in range(12)])
+        if bad == "1": rows[7, 2] = torch.frombuffer(bytearray(b"\\x00\\x00\\xc0\\x7f"), dtype=torch.float32)[0]
+        yield from rows.share_memory_().split(4)
+        return
     if where != "thread":
         yield from DataLoader(Rows(), batch_size=4, num_workers=int(where == "worker"))
         return
@@ -77,8 +82,14 @@ def test_that_advice_names_the_line(tmp_path):
     assert found[0]["class"] == "divide_by_zero" and found[0]["call_site"] == f"rows.py:{LINE}", found
 
 
-@pytest.mark.parametrize("where", ["worker", "thread", "here"])
+@pytest.mark.parametrize("where", ["worker", "thread", "here", "shared"])
 def test_sound_data_made_anywhere_are_silent(tmp_path, where):
     said = report(tmp_path, where, "0")
     assert said["verdict"]["status"] == "clean" and not said["findings"], said["findings"]
     assert not any("operations of" in line for line in said["coverage"]["unwatched"]), said["coverage"]
+
+
+def test_memory_that_is_shared_is_no_other_processs_where_there_is_none(tmp_path):
+    found = report(tmp_path, "shared", "1")["findings"]
+    assert "another process" not in found[0]["explanation"], found
+    assert "load-in-training" not in [one["id"] for one in found[0]["advice"]], found

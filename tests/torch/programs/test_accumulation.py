@@ -202,8 +202,9 @@ def test_a_norm_that_is_infinite_though_its_gradients_are_finite_gives_them_up(l
     assert said.what[1] in ("aten::pow", "aten::sum", "aten::square"), said.show()
 
 
-def measured(bad):
-    """After each of two batches that are added up the program reads how often its outputs are right."""
+def measured(bad, looks=False):
+    """After each of two batches that are added up the program reads how often its outputs are right; or it `looks` at
+    the norm of its gradients, and reads how often what it chose is right, which is 0/0."""
 
     def build():
         torch.manual_seed(0)
@@ -214,6 +215,10 @@ def measured(bad):
             x, y = torch.randn(8, 6), torch.randint(0, 3, (8,))
             out = net(x).sqrt() if bad and i == MARKED else net(x)
             (F.cross_entropy(out, y) / 2).backward()
+            if looks:
+                torch.stack([p.grad.square().sum() for p in net.parameters()]).sum().sqrt().item()
+                chosen = out.detach().argmax(-1) == 99
+                ((chosen & (y == 1)).float().sum() / chosen.float().sum()).item()
             if i % 2:
                 opt.step()
                 opt.zero_grad()
@@ -234,3 +239,38 @@ def test_a_metric_that_is_read_before_more_is_added_gives_no_gradients_up(bad, l
         assert said.first["step"] == MARKED // 2, said.show()
     else:
         assert said.status == "clean" and not said.loud, said.show()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_metric_of_nothing_beside_a_norm_that_is_read_gives_no_gradients_up(level, tmp_path):
+    said = told(measured(bad=False, looks=True), tmp_path, level, steps=12)
+    assert said.run.report["coverage"]["steps"] == 6 and "skipped" not in str(said.loud), said.show()
+
+
+def apart(first_is_bad):
+    """Two losses have a backward each; the program steps where all gradients are finite."""
+
+    def build():
+        torch.manual_seed(0)
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), 1e-2)
+
+        def step(i):
+            opt.zero_grad()
+            h = net.first(torch.randn(8, 6))
+            losses = [h.square().mean() * (1e38 * 1e10 if i == 4 else 1), net.last(h.detach()).square().mean()]
+            for loss in losses if first_is_bad else losses[::-1]:
+                loss.backward()
+            if all(bool(torch.isfinite(p.grad).all()) for p in net.parameters()):
+                opt.step()
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("first_is_bad", [True, False])
+def test_gradients_of_any_backward_of_the_step_are_looked_at(first_is_bad, level, tmp_path):
+    said = told(apart(first_is_bad), tmp_path, level, steps=8)
+    assert said.run.report["coverage"]["steps"] == 8 and said.status != "fault", said.show()

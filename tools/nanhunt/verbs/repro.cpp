@@ -141,8 +141,8 @@ class ReproVerb final : public Verb {
     }
     if (facts.capture.empty()) {
       return Status(StatusCode::kNotFound, "repro: what the operation of " + finding.id +
-                                               " read was not kept: captures are made when a step is replayed "
-                                               "or a bundled scenario fails (without --no-captures).");
+                                               " read was not kept: captures are made where badness "
+                                               "began (without --no-captures).");
     }
     auto captured = read_capture(attempts->front().dir, facts.capture);
     if (!captured) return captured.status();

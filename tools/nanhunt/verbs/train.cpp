@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "hooks/cupti/kernel_watch.h"
 #include "hooks/engine/engine_hooks.h"
 #include "nanhunt/analyzer.h"
 #include "nanhunt/engine/anomaly.h"
@@ -24,7 +25,6 @@
 #include "src/core/version.h"
 #include "src/hunt/hunt.h"
 #include "src/trace/run/process_run_info.h"
-#include "tools/nanhunt/kernel_watching.h"
 #include "tools/nanhunt/lr_table.h"
 #include "tools/nanhunt/mpi_ranks.h"
 #include "tools/nanhunt/neutrality.h"
@@ -329,13 +329,11 @@ class TrainVerb final : public Verb {
       if (ranks || !what.empty()) return {StatusCode::kUsage, "train: " + what + outcome.ended_by};
     }
     if (!recorder) return {};
-    if (!ranks) {
-      hunt_fault(scenario, nullptr, *recorder, outcome);
-    } else {
+    if (ranks) {
       static_cast<void>(recorder->flush());  // what cannot be written is told when it is closed
       wait_for_all(*ranks);
-      hunt_fault(scenario, ranks.get(), *recorder, outcome);
     }
+    hunt_fault(scenario, ranks.get(), *recorder, outcome);
     outcome.trace_status = recorder->close();
     if (ranks) wait_for_all(*ranks);
     outcome.counters = recorder->counters();
@@ -380,7 +378,14 @@ class TrainVerb final : public Verb {
                    TrainOutcome& outcome) const {
     const std::uint32_t steps = steps_of(scenario);
     std::unique_ptr<hooks::KernelWatch> kernels;  // before anything runs on a device
-    if (recorder != nullptr) kernels = watch_kernels(run_info(scenario).device, level_, *recorder);
+    if (recorder != nullptr && !device_.is_cpu()) {
+      auto attached = hooks::KernelWatch::attach();
+      if (attached) {
+        kernels = std::move(*attached);
+      } else {
+        recorder->on_note({0, hooks::not_watched_note(attached.status().message()), 1});
+      }
+    }
     scenarios::ScenarioConfig its = config("");
     its.ranks = ranks;
     const engine::LrFinder* finder = nullptr;

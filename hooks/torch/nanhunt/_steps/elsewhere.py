@@ -3,7 +3,7 @@
 bad. Nothing of either is heard."""
 from __future__ import annotations
 
-import gc
+import multiprocessing
 import sys
 import threading
 from collections.abc import Iterable
@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from nanhunt._setup.instances import instances_of
 from nanhunt._tap.sites import is_own_file
 
 # As src/analyze/findings/elsewhere.cpp.
@@ -20,14 +21,19 @@ THREADS = "operations of the program's other threads"
 
 
 def came_from_process(batch: Iterable[torch.Tensor]) -> bool:
-    """Memory that processes share is another's; a device's is not asked."""
-    return any(t.device.type == "cpu" and t.layout is torch.strided and t.is_shared() for t in batch)
+    """Memory that processes share may be another's, where there is one; a device's is not asked."""
+    shared = any(t.device.type == "cpu" and t.layout is torch.strided and t.is_shared() for t in batch)
+    return shared and (_has_workers() or bool(multiprocessing.active_children()))
+
+
+def _has_workers() -> bool:
+    loader = getattr(sys.modules.get("torch.utils.data.dataloader"), "_MultiProcessingDataLoaderIter", None)
+    return loader is not None and bool(instances_of([loader]))
 
 
 def beside() -> str:
     """What runs beside the training; "": nothing that makes data."""
-    loader = getattr(sys.modules.get("torch.utils.data.dataloader"), "_MultiProcessingDataLoaderIter", None)
-    if loader is not None and any(type(one) is loader for one in gc.get_objects()):
+    if _has_workers():
         return WORKERS
     here = threading.current_thread()
     return THREADS if any(one is not here and _is_own(one) for one in threading.enumerate()) else ""

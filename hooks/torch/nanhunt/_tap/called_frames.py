@@ -21,7 +21,9 @@ def report_once(site: str, frames: list[tuple[str, int, str]]) -> None:
     """Frames of a site, innermost first: the first time they are recorded with their lines."""
     if report_frames is not None and site not in _reported:
         _reported.add(site)
-        report_frames(site, frames[:_MOST_FRAMES])
+        own = next((i for i, frame in enumerate(frames) if is_own_file(frame[0])), 0)
+        kept = frames[:_MOST_FRAMES] if own < _MOST_FRAMES else [*frames[: _MOST_FRAMES - 1], frames[own]]
+        report_frames(site, kept)
 
 
 def set_frame_reporter(report: Callable[[str, list[tuple[str, int, str]]], None] | None) -> None:

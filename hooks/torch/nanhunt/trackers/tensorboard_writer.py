@@ -2,11 +2,12 @@
 """TensorBoard's SummaryWriter, of PyTorch or tensorboardX: a thread of its own writes the file."""
 from __future__ import annotations
 
-import gc
 import sys
 import threading
 import weakref
 from typing import Any
+
+from nanhunt._setup.instances import instances_of
 
 _MODULES = ("torch.utils.tensorboard.writer", "tensorboardX.writer")
 
@@ -34,7 +35,7 @@ def take(given: Any) -> TensorboardWriter | None:
 
 
 class Search:
-    """Of one session. Those that are open: the program's objects are gone through once for each thread that writes for
+    """Of one session. Those that are open: they are looked for once for each thread that writes for
     one, for nothing else says that one was made."""
 
     def __init__(self) -> None:
@@ -46,7 +47,7 @@ class Search:
         threads = [one for one in threading.enumerate() if type(one).__module__.startswith("tensorboard")]
         if classes and any(one not in self._threads for one in threads):
             self._threads.update(threads)
-            self._known = [weakref.ref(one) for one in gc.get_objects() if issubclass(type(one), classes)]
+            self._known = [weakref.ref(one) for one in instances_of(classes)]
         writers = (ref() for ref in self._known)
         return [TensorboardWriter(writer) for writer in writers if _is_open(writer)]
 

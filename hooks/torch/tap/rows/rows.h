@@ -124,16 +124,20 @@ class Rows {
   void after(Plan& plan, Given& given, const c10::Stack& stack, std::int64_t site) {
     site_ = site;
     if (const std::string met = frames.take_new_site(); !met.empty()) setup.look(met);
-    phase_ = between.phase_of(state_->phase, plan, plan.returns > 0 ? &stack.back() : nullptr, describer.identities,
-                              copies, [&](auto&& take) {
-                                for (const c10::IValue& value : given.args) each_tensor(value, take);
-                              });
+    phase_ = between.phase_of(
+        state_->phase, plan, plan.returns > 0 ? &stack.back() : nullptr, describer.identities, copies,
+        [&](auto&& take) {
+          for (const c10::IValue& value : given.args) each_tensor(value, take);
+        },
+        [&](auto&& take) {
+          for (const Given::Written& one : given.written) take(one.tensor);
+        });
     if (plan.writes && state_->phase == NANHUNT_PHASE_LOSS && phase_ != NANHUNT_PHASE_LOSS) state_->wrote = 1;
     if (plan.writes && between.has_stepped() && phase_ == NANHUNT_PHASE_OPTIMIZER) state_->stepped = 1;
-    const bool is_of_gradients = phase_ == NANHUNT_PHASE_UNSCALE || phase_ == NANHUNT_PHASE_CLIP;
-    if (is_of_gradients && plan.returns == 1 && stack.back().isTensor()) {
-      const std::optional<double> number = one_number(stack.back().toTensor());
-      if (number && !std::isfinite(*number)) between.on_bad_number();
+    if (plan.returns == 1 && (phase_ == NANHUNT_PHASE_UNSCALE || phase_ == NANHUNT_PHASE_CLIP)) {
+      each_tensor(stack.back(), [&](const at::Tensor& t) {
+        if (const auto number = one_number(t); number && !std::isfinite(*number)) between.on_bad_number();
+      });
     }
     if (plan.scalar_read) {
       if (between.is_look(state_->step)) state_->looked |= between.has_bad_number() ? 3 : 1;
@@ -144,6 +148,11 @@ class Rows {
       per_element(plan, given, stack);
     } else {
       simple(plan, given, stack);
+    }
+    if (phase_ == NANHUNT_PHASE_UNSCALE || phase_ == NANHUNT_PHASE_CLIP) {
+      between.on_made(describer.identities, [&](auto&& take) {
+        for (std::size_t i = stack.size() - plan.returns; i < stack.size(); ++i) each_tensor(stack[i], take);
+      });
     }
     describer.release_hosts();
     if (describer.identities.is_sweep_due()) report_ended();

@@ -3,6 +3,7 @@
 #include "hooks/engine/kernel_tags.h"
 #include "hooks/engine/lasting_watch.h"
 #include "hooks/engine/op_adapter.h"
+#include "hooks/engine/tensor_reader.h"
 
 namespace nanhunt::hooks {
 
@@ -14,6 +15,13 @@ std::optional<DeviceStats> parse_device_stats(std::string_view name) {
   }
   return std::nullopt;
 }
+
+EngineWatch::EngineWatch(Recorder& recorder, DeviceStats stats)
+    : reader_(stats == DeviceStats::kDeferred ? std::make_unique<TensorReader>(recorder) : nullptr),
+      adapter_(std::make_unique<OpAdapter>(recorder, reader_.get())),
+      handle_(engine::add_observer(*adapter_)) {}
+
+EngineWatch::~EngineWatch() = default;
 
 TrainerWatch::TrainerWatch(engine::Trainer& trainer, Recorder& recorder, const WatchOptions& options) {
   if (options.kernels != nullptr) {
@@ -27,9 +35,5 @@ TrainerWatch::TrainerWatch(engine::Trainer& trainer, Recorder& recorder, const W
 }
 
 TrainerWatch::~TrainerWatch() = default;
-
-kernels::ReadingsCounts TrainerWatch::readings() const { return ops_->readings(); }
-
-void TrainerWatch::finish() noexcept { ops_->adapter().finish(); }
 
 }  // namespace nanhunt::hooks
