@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,7 +40,10 @@ void advise_elsewhere(std::vector<Finding>& findings, const Coverage& coverage) 
     const Advice advice = make_advice(process || workers ? "load-in-training" : "make-in-training");
     // Another advice to hear more would not hear this.
     std::erase_if(f.advice, [](const Advice& one) { return one.id == "record-ops" || one.id == "look-beyond-ops"; });
-    f.advice.insert(f.advice.begin(), advice);
+    // What only ran beside may be none of it: it comes behind what the loss itself shows.
+    const auto samples = std::find_if(f.advice.begin(), f.advice.end(),
+                                      [](const Advice& one) { return one.id == "drop-bad-samples"; });
+    f.advice.insert(process ? f.advice.begin() : samples, advice);
   }
 }
 

@@ -256,16 +256,16 @@ def test_what_is_wrong_with_a_call_is_said(name, level, tmp_path):
 
 # What the cause says of the ops that came before, by the name of the call.
 CAME_OF = {
-    "the largest of a masked row": "on purpose by aten::masked_fill (test_calls.py:",
-    "a density that is too small": "are 0: their exponents, down to -20",
-    "a product of exponentials": "The numbers came of aten::exp (test_calls.py:",
+    "the largest of a masked row": ["on purpose by aten::masked_fill (", "test_calls.py:"],
+    "a density that is too small": ["are 0: their exponents, down to -20"],
+    "a product of exponentials": ["The numbers came of aten::exp (", "test_calls.py:"],
 }
 
 
 @pytest.mark.parametrize("name", CAME_OF)
 def test_what_the_numbers_of_a_call_came_of_is_said(name, tmp_path):
     said = told(training(CALLS[name][0]), tmp_path, "live")
-    assert CAME_OF[name] in said.first["explanation"], said.first["explanation"]
+    assert all(part in said.first["explanation"] for part in CAME_OF[name]), said.first["explanation"]
 
 
 def test_an_entropy_over_masked_entries_is_not_cured_by_a_log_softmax(tmp_path):

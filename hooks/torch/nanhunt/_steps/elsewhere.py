@@ -40,11 +40,10 @@ def beside() -> str:
 
 
 def _is_own(thread: Any) -> bool:
-    """Whether a function of the program runs in it; of a pool's threads, which run what they are given, it is not
-    known."""
-    target = vars(thread).get("_target")
-    for function in (target, type(thread).run):
+    """Whether a function of the program runs in it. Of a pool's threads, which run what they are given, it is not
+    known: most save, send or log."""
+    for function in (vars(thread).get("_target"), type(thread).run):
         code = getattr(getattr(function, "__func__", function), "__code__", None)
         if code is not None and is_own_file(code.co_filename):
             return True
-    return getattr(target, "__module__", "") == "concurrent.futures.thread"
+    return False
