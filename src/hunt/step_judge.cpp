@@ -118,7 +118,10 @@ Fate StepJudge::end_held(std::uint32_t step, bool kept, bool narrow) {
 bool StepJudge::was_left_out() { return std::exchange(left_out_, false); }
 
 void StepJudge::end(StepEnding ending, bool overran) {
-  if (ending == StepEnding::kOptimizer) usual_calls_ = calls_;
+  if (ending == StepEnding::kOptimizer) {
+    usual_calls_ = calls_;
+    usual_backwards_before_ = std::exchange(usual_backwards_, backwards_);
+  }
   calls_ = backwards_ = 0;
   state_ = ended_by(ending);
   if (overran) return;

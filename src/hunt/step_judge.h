@@ -66,6 +66,9 @@ class StepJudge {
 
   bool is_usual() const { return calls_ >= std::max(usual_calls_, 1u); }  // it has called as many models as the last one
 
+  // Fewer backwards have ended in it than in either of the last two that an optimizer ended: more batches come.
+  bool is_amid() const { return backwards_ < std::min(usual_backwards_, usual_backwards_before_); }
+
   enum class Reads : std::uint8_t { kNot, kFirst, kAgain };
   // Before gradients are divided, clipped or used: whether they are read now. `last`: nothing comes between this and
   // the optimizer; `written`: the program has written them since.
@@ -118,6 +121,7 @@ class StepJudge {
   Scale scale_ = Scale::kOff;
   std::uint32_t calls_ = 0, usual_calls_ = 0;  // of models, in this step and in the last one that an optimizer ended
   std::uint32_t losses_ = 0, backwards_ = 0;   // backwards that have begun and ended
+  std::uint32_t usual_backwards_ = 0, usual_backwards_before_ = 0;  // of the last two steps that an optimizer ended
   std::map<std::uint32_t, Judged> steps_;
 
   TriggerPolicy policy_;

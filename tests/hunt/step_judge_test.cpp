@@ -46,6 +46,26 @@ TEST(StepJudge, takes_a_backward_without_a_model_for_no_step) {
   EXPECT_FALSE(judge.has_gradients());
 }
 
+TEST(StepJudge, is_amid_a_step_as_long_as_fewer_batches_have_come_than_in_both_before) {
+  StepJudge judge;
+  const auto batch = [&] {
+    for (const StepState state : {StepState::kForward, StepState::kLoss, StepState::kBackward}) judge.pass(state);
+    return judge.is_amid();
+  };
+  EXPECT_FALSE(batch()) << "how many are usual is not known";
+  judge.end(StepEnding::kOptimizer);
+  batch();
+  batch();
+  judge.end(StepEnding::kOptimizer);
+  EXPECT_FALSE(batch()) << "the step before the last had one";
+  EXPECT_FALSE(batch());
+  judge.end(StepEnding::kOptimizer);
+  EXPECT_TRUE(batch());
+  EXPECT_FALSE(batch());
+  judge.end(StepEnding::kNextForward);  // given up: it says nothing of what is usual
+  EXPECT_TRUE(batch());
+}
+
 TEST(StepJudge, reads_gradients_once_and_again_where_they_may_have_been_written) {
   StepJudge judge;
   judge.pass(StepState::kForward);

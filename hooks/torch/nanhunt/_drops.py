@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from nanhunt._pytorch import no_torch_function
-from nanhunt._step_judge import HAS_GRADIENTS, USUAL
+from nanhunt._step_judge import AMID, HAS_GRADIENTS, USUAL
 from nanhunt._step_mode import StepMode
 from nanhunt._tap.tap_library import unheard
 
@@ -35,7 +35,6 @@ class Drops:
         self.notified = False    # ... and listeners have been told
         self._looks = False   # the program reads numbers made of gradients, as far as ops are heard
         self._bad = False     # ... and were not finite
-        self._backwards, self._usual = 0, (0, 0)  # of the step at hand; of the last two that an optimizer took
 
     def _parameters(self) -> Iterable[torch.Tensor]:
         for reference, _ in list(self._session.roots.values()):
@@ -44,7 +43,6 @@ class Drops:
                 yield from root.parameters()
 
     def after_backward(self) -> None:
-        self._backwards += 1
         try:
             last = self._last() if self._last is not None else None
             if last is None or last.grad is None:  # one that had one before most often has one again
@@ -111,7 +109,7 @@ class Drops:
         session = self._session
         if session.has_scaler and not self._is_gone():  # that decides; who looks at what is still scaled writes it down
             return False
-        if self._is_gone() or session.state.looked and self._backwards >= min(self._usual):  # else more batches come
+        if self._is_gone() or session.state.looked and not session.judge.facts() & AMID:
             return self._heard_bad()
         return session.mode is StepMode.UNHEARD and self._looks and bool(session.judge.facts() & USUAL)
 
@@ -125,8 +123,5 @@ class Drops:
     def end_step(self) -> None:
         self._looks = self._looks or bool(self._session.state.looked)
         self._session.state.looked = 0
-        if self._backwards and not self.notified:
-            self._usual = self._usual[1], self._backwards
-        self._backwards = 0
         self.began, self.with_gradient = None, []
         self.notified = self._bad = False
