@@ -51,7 +51,7 @@ class EngineWatch {
 
 struct WatchOptions {
   DeviceStats device_stats = DeviceStats::kDeferred;
-  // It hears which launches belong to which op, and asked for their kernels after every step. Not owned.
+  // Told which launches belong to which op, and asked for their kernels after every step; not owned.
   record::KernelSource* kernels = nullptr;
 };
 

@@ -101,6 +101,23 @@ def classifier(
     return build
 
 
+def loop(
+    step: Callable[..., object],
+    model: Callable[[], nn.Module] = Net,
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
+    lr: float = 1e-2,
+) -> Callable[[], Any]:
+    """`step(i, net, opt)` is all that a step does."""
+
+    def build() -> Any:
+        torch.manual_seed(0)
+        net = model()
+        opt = optimizer(net.parameters(), lr=lr)
+        return lambda i: step(i, net, opt), net, opt
+
+    return build
+
+
 def adversarial(init: float, bad: int | None = None, device: str = "cpu") -> Callable[[], Any]:
     """Two networks in turn under one scaler: what one's loss leaves in the other's gradients is cleared unused."""
 

@@ -8,7 +8,7 @@ import math
 
 import pytest
 import torch
-from own_programs import LEVELS, Net, told
+from own_programs import LEVELS, Net, loop, told
 from torch import nn
 from torch.nn import functional as F
 
@@ -25,25 +25,18 @@ class Causal(Net):
 
 
 def accumulating(bad):
-    def build():
-        torch.manual_seed(0)
-        net = Causal()
-        opt = torch.optim.Adam(net.parameters(), 1e-3)
+    def step(i, net, opt):
+        x = torch.randn(8, 6)
+        y = torch.full((8,), -100) if bad and i == BAD_BATCH else torch.randint(0, 3, (8,))
+        loss = F.cross_entropy(net(x), y) / OF_STEP
+        loss.backward()
+        if i % OF_STEP == OF_STEP - 1:
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            opt.step()
+            opt.zero_grad()
+            loss.item()
 
-        def step(i):
-            x = torch.randn(8, 6)
-            y = torch.full((8,), -100) if bad and i == BAD_BATCH else torch.randint(0, 3, (8,))
-            loss = F.cross_entropy(net(x), y) / OF_STEP
-            loss.backward()
-            if i % OF_STEP == OF_STEP - 1:
-                nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-                opt.step()
-                opt.zero_grad()
-                loss.item()
-
-        return step, net, opt
-
-    return build
+    return loop(step, Causal, torch.optim.Adam, 1e-3)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -127,24 +120,17 @@ def written_down(bad, skips=False):
     """After each batch the largest gradient is written down. The program steps after four of them, or `skips` each
     batch whose gradients are not finite, and clears none."""
 
-    def build():
-        torch.manual_seed(0)
-        net = Net()
-        opt = torch.optim.SGD(net.parameters(), 0.01)
+    def step(i, net, opt):
+        out = net(torch.randn(8, 6))
+        out = torch.sqrt(out - 100) if bad and i == 12 else out
+        out.square().mean().backward()
+        largest = max(p.grad.abs().max().item() for p in net.parameters())
+        if math.isfinite(largest) if skips else i % 4 == 3:
+            opt.step()
+            if not skips:
+                opt.zero_grad()
 
-        def step(i):
-            out = net(torch.randn(8, 6))
-            out = torch.sqrt(out - 100) if bad and i == 12 else out
-            out.square().mean().backward()
-            largest = max(p.grad.abs().max().item() for p in net.parameters())
-            if math.isfinite(largest) if skips else i % 4 == 3:
-                opt.step()
-                if not skips:
-                    opt.zero_grad()
-
-        return step, net, opt
-
-    return build
+    return loop(step)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -166,26 +152,19 @@ def marked(bad):
     """Labels that are missing are NaN. The program reads its gradients after each batch, and leaves a batch out whose
     gradients it finds too large."""
 
-    def build():
-        torch.manual_seed(0)
-        net = Net()
-        opt = torch.optim.SGD(net.parameters(), 1e-2)
+    def step(i, net, opt):
+        x, y = torch.randn(8, 6), torch.randn(8, 3)
+        y[torch.rand(8, 3) < 0.3] = math.nan
+        known = ~y.isnan()
+        (((net(x) - y)[known] ** 2).mean() * (1e25 if bad and i == MARKED else 1)).backward()
+        norm = torch.stack([p.grad.square().sum() for p in net.parameters()]).sum().sqrt()
+        if not math.isfinite(norm.item()):
+            opt.zero_grad()
+        elif i % 2:
+            opt.step()
+            opt.zero_grad()
 
-        def step(i):
-            x, y = torch.randn(8, 6), torch.randn(8, 3)
-            y[torch.rand(8, 3) < 0.3] = math.nan
-            known = ~y.isnan()
-            (((net(x) - y)[known] ** 2).mean() * (1e25 if bad and i == MARKED else 1)).backward()
-            norm = torch.stack([p.grad.square().sum() for p in net.parameters()]).sum().sqrt()
-            if not math.isfinite(norm.item()):
-                opt.zero_grad()
-            elif i % 2:
-                opt.step()
-                opt.zero_grad()
-
-        return step, net, opt
-
-    return build
+    return loop(step)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -206,27 +185,20 @@ def measured(bad, looks=False):
     """After each of two batches that are added up the program reads how often its outputs are right; or it `looks` at
     the norm of its gradients, and reads how often what it chose is right, which is 0/0."""
 
-    def build():
-        torch.manual_seed(0)
-        net = Net()
-        opt = torch.optim.Adam(net.parameters(), 1e-3)
+    def step(i, net, opt):
+        x, y = torch.randn(8, 6), torch.randint(0, 3, (8,))
+        out = net(x).sqrt() if bad and i == MARKED else net(x)
+        (F.cross_entropy(out, y) / 2).backward()
+        if looks:
+            torch.stack([p.grad.square().sum() for p in net.parameters()]).sum().sqrt().item()
+            chosen = out.detach().argmax(-1) == 99
+            ((chosen & (y == 1)).float().sum() / chosen.float().sum()).item()
+        if i % 2:
+            opt.step()
+            opt.zero_grad()
+        (out.detach().argmax(-1) == y).float().mean().item()
 
-        def step(i):
-            x, y = torch.randn(8, 6), torch.randint(0, 3, (8,))
-            out = net(x).sqrt() if bad and i == MARKED else net(x)
-            (F.cross_entropy(out, y) / 2).backward()
-            if looks:
-                torch.stack([p.grad.square().sum() for p in net.parameters()]).sum().sqrt().item()
-                chosen = out.detach().argmax(-1) == 99
-                ((chosen & (y == 1)).float().sum() / chosen.float().sum()).item()
-            if i % 2:
-                opt.step()
-                opt.zero_grad()
-            (out.detach().argmax(-1) == y).float().mean().item()
-
-        return step, net, opt
-
-    return build
+    return loop(step, optimizer=torch.optim.Adam, lr=1e-3)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -250,23 +222,16 @@ def test_a_metric_of_nothing_beside_a_norm_that_is_read_gives_no_gradients_up(le
 def apart(first_is_bad):
     """Two losses have a backward each; the program steps where all gradients are finite."""
 
-    def build():
-        torch.manual_seed(0)
-        net = Net()
-        opt = torch.optim.SGD(net.parameters(), 1e-2)
+    def step(i, net, opt):
+        opt.zero_grad()
+        h = net.first(torch.randn(8, 6))
+        losses = [h.square().mean() * (1e38 * 1e10 if i == 4 else 1), net.last(h.detach()).square().mean()]
+        for loss in losses if first_is_bad else losses[::-1]:
+            loss.backward()
+        if all(bool(torch.isfinite(p.grad).all()) for p in net.parameters()):
+            opt.step()
 
-        def step(i):
-            opt.zero_grad()
-            h = net.first(torch.randn(8, 6))
-            losses = [h.square().mean() * (1e38 * 1e10 if i == 4 else 1), net.last(h.detach()).square().mean()]
-            for loss in losses if first_is_bad else losses[::-1]:
-                loss.backward()
-            if all(bool(torch.isfinite(p.grad).all()) for p in net.parameters()):
-                opt.step()
-
-        return step, net, opt
-
-    return build
+    return loop(step)
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from own_programs import LEVELS, assert_silent, told
+from own_programs import LEVELS, assert_silent, loop, told
 from torch import nn
 from torch.nn import functional as F
 
@@ -62,22 +62,15 @@ def test_a_batch_that_is_out_of_scale_is_no_divergence(level, tmp_path):
 def written_over(number):
     """In step 4 the program writes numbers of its own over a weight, before it calls the model."""
 
-    def build():
-        torch.manual_seed(0)
-        net = nn.Linear(4, 3)
-        opt = torch.optim.Adam(net.parameters(), lr=1e-3)
+    def step(i, net, opt):
+        if i == 4:
+            with torch.no_grad():
+                net.weight[1] = number
+        opt.zero_grad()
+        (torch.exp(net(torch.ones(8, 4))).mean() * 1e-3).backward()
+        opt.step()
 
-        def step(i):
-            if i == 4:
-                with torch.no_grad():
-                    net.weight[1] = number
-            opt.zero_grad()
-            (torch.exp(net(torch.ones(8, 4))).mean() * 1e-3).backward()
-            opt.step()
-
-        return step, net, opt
-
-    return build
+    return loop(step, lambda: nn.Linear(4, 3), torch.optim.Adam, 1e-3)
 
 
 @pytest.mark.parametrize("level", LEVELS)

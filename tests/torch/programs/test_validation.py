@@ -9,7 +9,7 @@ import math
 
 import pytest
 import torch
-from own_programs import LEVELS, Net, assert_silent, classifier, data, told
+from own_programs import LEVELS, Net, assert_silent, classifier, data, loop, told
 from step_runs import watched
 from torch.nn import functional as F
 
@@ -251,24 +251,17 @@ class Features(Net):
 def shown_at_the_end(guards, gradients):
     """The last forward is of no step: what the model has learnt is shown."""
 
-    def build():
-        torch.manual_seed(0)
-        net = Features()
-        opt = torch.optim.SGD(net.parameters(), 1e-2)
+    def step(i, net, opt):
+        x, y = torch.randn(8, 6), torch.randint(0, 3, (8,))
+        if i == 5:
+            net.guards = guards
+            with torch.set_grad_enabled(gradients):
+                return net(x).argmax(-1)
+        F.cross_entropy(net(x), y).backward()
+        opt.step()
+        opt.zero_grad()
 
-        def step(i):
-            x, y = torch.randn(8, 6), torch.randint(0, 3, (8,))
-            if i == 5:
-                net.guards = guards
-                with torch.set_grad_enabled(gradients):
-                    return net(x).argmax(-1)
-            F.cross_entropy(net(x), y).backward()
-            opt.step()
-            opt.zero_grad()
-
-        return step, net, opt
-
-    return build
+    return loop(step, Features)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -296,24 +289,17 @@ class Masked(Net):
 def perplexed(uses):
     """A metric overflows, and is written down; or the program goes on with it."""
 
-    def build():
-        torch.manual_seed(0)
-        net = Masked()
-        opt = torch.optim.SGD(net.parameters(), 1e-2)
+    def step(i, net, opt):
+        x, y = torch.randn(8, 6), torch.randint(0, 3, (8,))
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+        metric = torch.exp(loss.detach() * 1e4).item()
+        if uses and i == 3:
+            net.temperature = 1 / metric if math.isfinite(metric) else metric - metric
 
-        def step(i):
-            x, y = torch.randn(8, 6), torch.randint(0, 3, (8,))
-            loss = F.cross_entropy(net(x), y)
-            loss.backward()
-            opt.step()
-            opt.zero_grad()
-            metric = torch.exp(loss.detach() * 1e4).item()
-            if uses and i == 3:
-                net.temperature = 1 / metric if math.isfinite(metric) else metric - metric
-
-        return step, net, opt
-
-    return build
+    return loop(step, Masked)
 
 
 @pytest.mark.parametrize("level", LEVELS)

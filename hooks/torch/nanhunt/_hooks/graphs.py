@@ -35,8 +35,6 @@ class Ref:
     node: int
 
 
-
-
 @dataclass(frozen=True)
 class Node:
     kind: str      # placeholder, get_attr, call_function, output

@@ -3,7 +3,7 @@
 bad. Nothing of either is heard."""
 from __future__ import annotations
 
-import multiprocessing
+import multiprocessing.process
 import sys
 import threading
 from collections.abc import Iterable
@@ -23,12 +23,17 @@ THREADS = "operations of the program's other threads"
 def came_from_process(batch: Iterable[torch.Tensor]) -> bool:
     """Memory that processes share may be another's, where there is one; a device's is not asked."""
     shared = any(t.device.type == "cpu" and t.layout is torch.strided and t.is_shared() for t in batch)
-    return shared and (_has_workers() or bool(multiprocessing.active_children()))
+    return shared and _has_children()
+
+
+def _has_children() -> bool:
+    """Processes that the program has begun by multiprocessing; active_children() would wait for those that ended."""
+    return bool(getattr(multiprocessing.process, "_children", None))
 
 
 def _has_workers() -> bool:
     loader = getattr(sys.modules.get("torch.utils.data.dataloader"), "_MultiProcessingDataLoaderIter", None)
-    return loader is not None and bool(instances_of([loader]))
+    return loader is not None and _has_children() and bool(instances_of([loader]))
 
 
 def beside() -> str:

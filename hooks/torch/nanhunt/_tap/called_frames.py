@@ -18,12 +18,12 @@ def awaits(site: str) -> bool:
 
 
 def report_once(site: str, frames: list[tuple[str, int, str]]) -> None:
-    """Frames of a site, innermost first: the first time they are recorded with their lines."""
+    """Frames of a site, innermost first: the first time they are recorded with their lines. Where those of packages
+    take all of the room, the nearest of the program's own is the last."""
     if report_frames is not None and site not in _reported:
         _reported.add(site)
         own = next((i for i, frame in enumerate(frames) if is_own_file(frame[0])), 0)
-        kept = frames[:_MOST_FRAMES] if own < _MOST_FRAMES else [*frames[: _MOST_FRAMES - 1], frames[own]]
-        report_frames(site, kept)
+        report_frames(site, [*frames[: _MOST_FRAMES - 1], *frames[max(_MOST_FRAMES - 1, own):][:1]])
 
 
 def set_frame_reporter(report: Callable[[str, list[tuple[str, int, str]]], None] | None) -> None:
@@ -33,16 +33,13 @@ def set_frame_reporter(report: Callable[[str, list[tuple[str, int, str]]], None]
 
 
 def frames_above(frame: Any) -> list[tuple[str, int, str]]:
-    """Where those of packages take all of the room, the nearest of the program's own is the last."""
+    """As far out as report_once() may record."""
     found: list[tuple[str, int, str]] = []
     own = False
     while frame is not None and (len(found) < _MOST_FRAMES or not own):
         code = frame.f_code
-        file = code.co_filename
-        here, full = is_own_file(file), len(found) == _MOST_FRAMES
-        if here or not full and not file.startswith(THEIRS):
-            del found[_MOST_FRAMES - 1:]
-            found.append((file, frame.f_lineno, getattr(code, "co_qualname", code.co_name)))
-        own = own or here
+        if not code.co_filename.startswith(THEIRS):
+            found.append((code.co_filename, frame.f_lineno, getattr(code, "co_qualname", code.co_name)))
+            own = own or is_own_file(code.co_filename)
         frame = frame.f_back
     return found

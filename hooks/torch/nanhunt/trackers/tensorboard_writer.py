@@ -35,8 +35,8 @@ def take(given: Any) -> TensorboardWriter | None:
 
 
 class Search:
-    """Of one session. Those that are open: they are looked for once for each thread that writes for
-    one, for nothing else says that one was made."""
+    """Of one session: those that are open. They are looked for once for each thread that writes for one, for nothing
+    else says that one was made."""
 
     def __init__(self) -> None:
         self._known: list[weakref.ref[Any]] = []
