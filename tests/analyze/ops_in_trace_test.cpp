@@ -105,6 +105,26 @@ TEST(OpsInTrace, a_damaged_trace_lost_no_operations_where_there_was_no_tap) {
   }
 }
 
+TEST(OpsInTrace, what_no_operation_of_a_damaged_trace_made_may_be_made_by_one_that_was_lost) {
+  for (const TensorRole role : {TensorRole::kState, TensorRole::kBatch}) {
+    TraceBuilder t;
+    const Handle x = t.value(finite().nan(1));
+    t.mark(role, "x", x);
+    const Handle y = t.op("mul", {{"self", x}}, finite().nan(1));
+    t.mark(TensorRole::kLoss, "loss", y);
+    t.end_step();
+    const Analysis damaged = analysis_at("ops", t, 1), whole = analysis_at("ops", t);
+    ASSERT_EQ(damaged.findings.size(), 1u);
+    EXPECT_EQ(damaged.findings[0].confidence, Confidence::kInferred);
+    EXPECT_EQ(damaged.findings[0].advice.at(0).id, "record-again");
+    EXPECT_THAT(damaged.findings[0].evidence, Contains(HasSubstr("the operation that made this may be among")));
+    // its twin: nothing was lost
+    EXPECT_EQ(whole.findings.at(0).confidence, Confidence::kObserved);
+    EXPECT_NE(whole.findings[0].advice.at(0).id, "record-again");
+    EXPECT_THAT(words_of(whole), Not(HasSubstr("damaged")));
+  }
+}
+
 TEST(OpsInTrace, other_advice_stays_beside_it) {
   TraceBuilder t = bad_step("PyTorch 2.4 or newer is needed, this is 2.3.1", false);
   const Handle label = t.value(finite(16).nan(1));

@@ -14,6 +14,20 @@ bool has(std::string_view text, std::string_view part) { return text.find(part) 
 
 bool says_what_to_do(std::string_view why) { return has(why, "install ") || has(why, "run the program with"); }
 
+// Classes that say that no operation in the trace made it.
+bool is_made_by_no_op(FindingClass c) {
+  switch (c) {
+    case FindingClass::kBadInput:
+    case FindingClass::kBadState:
+    case FindingClass::kUninitialised:
+    case FindingClass::kUnseenKernel:
+    case FindingClass::kCorruption:
+      return true;
+    default:
+      return false;
+  }
+}
+
 // The reason as it was recorded, and what it does not say itself.
 Advice tap_advice(std::string_view why) {
   Advice advice = make_advice("get-tap");
@@ -48,6 +62,7 @@ std::string tap_todo(std::string_view why) {
 
 void advise_recording(std::vector<Finding>& findings, const OpsInTrace& ops) {
   if (ops.level_helps() && !ops.damaged) return;
+  const bool lost_ops = ops.damaged && ops.why_no_tap.empty();
   for (Finding& f : findings) {
     for (Advice& advice : f.advice) {
       if (advice.id != "record-ops") continue;
@@ -60,6 +75,10 @@ void advise_recording(std::vector<Finding>& findings, const OpsInTrace& ops) {
         advice = make_advice("look-beyond-ops");
       }
     }
+    if (!lost_ops || !is_made_by_no_op(f.cls)) continue;
+    f.confidence = Confidence::kInferred;
+    f.evidence.push_back("The trace is damaged: the operation that made this may be among the records that it lost.");
+    f.advice.insert(f.advice.begin(), make_advice("record-again"));
   }
 }
 
