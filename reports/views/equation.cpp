@@ -218,6 +218,12 @@ std::string equation_of(std::string_view op, const ElementEvidence& element) {
            beside(format_short(element.operands[1].value)) + " = " + result;
   }
   const OpInfo& info = op_info(op);
+  // What is added to self: a number times this. So the quotient is not the result.
+  if (info.update == UpdateRule::kQuotient && element.operands.size() == 2 && element.operands[0].slot == "tensor1" &&
+      element.operands[1].slot == "tensor2") {
+    return format_short(element.operands[0].value) + " / " + beside(format_short(element.operands[1].value)) +
+           " is added: " + result;
+  }
   const bool function = info.has(kElementwise) && info.forward.empty() && op.find("_backward") == op.npos;
   if (function && element.operands.size() == 1 && element.operands[0].slot != "other")
     return std::string(table_name(op)) + "(" + format_short(element.operands[0].value) + ") = " + result;

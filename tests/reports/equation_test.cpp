@@ -41,6 +41,14 @@ TEST(Equation, functions_are_called_and_others_list_what_they_read) {
   EXPECT_EQ(equation_of("aten::addmm", element(kInf, {})), "");
 }
 
+TEST(Equation, a_quotient_that_is_added_to_something_is_no_result) {
+  const auto of = [](const char* first) {
+    return equation_of("aten::_foreach_addcdiv_", element(kNaN, {{first, "", 0}, {"tensor2", "", -0.0}}));
+  };
+  EXPECT_EQ(of("tensor1"), "0 / (-0) is added: NaN");
+  EXPECT_EQ(of("self"), "self = 0, tensor2 = -0: NaN");
+}
+
 TEST(Equation, the_line_of_code_has_the_names_of_both_sides) {
   const auto named = [](std::string_view op, std::string_view line) { return operation_in_line(op, line); };
   EXPECT_EQ(named("aten::div", "        return h.sum(1) / mask.sum(1, keepdim=True)"), "h.sum(1) / mask.sum(1, keepdim=True)");
