@@ -56,6 +56,25 @@ TEST(Sources, a_stack_of_another_step_is_not_the_findings) {
   EXPECT_EQ(f.frames[1].file, "/data/me/train.py");
 }
 
+TEST(Sources, of_a_call_that_nobody_told_it_has_what_all_calls_of_its_line_have_in_common) {
+  for (const bool twice : {true, false}) {
+    TraceBuilder t;
+    t.frame("model.py:7", 0, "/data/me/model.py", 7, "length", 7, "return v.norm()");
+    t.frame("model.py:7", 1, "/data/me/model.py", 12, "position", 12, "return length(v)");
+    t.frame("model.py:7", 2, "/data/me/train.py", 30, "<module>", 30, "loss = position(v)");
+    t.op("mul", {{"self", t.value(finite())}}, finite(), {{"other", 2}});
+    if (twice) {
+      t.frame("model.py:7", 0, "/data/me/model.py", 7, "length", 7, "return v.norm()");
+      t.frame("model.py:7", 1, "/data/me/model.py", 20, "speed", 20, "return length(v)");
+      t.frame("model.py:7", 2, "/data/me/train.py", 30, "<module>", 30, "loss = speed(v)");
+    }
+    t.op("mul", {{"self", t.value(finite())}}, finite(), {{"other", 2}});
+    overflow(t, "fc1", "model.py:7");
+    t.end_step();
+    EXPECT_EQ(analysis_of(t).findings.at(0).frames.size(), twice ? 1u : 3u);
+  }
+}
+
 TEST(Sources, a_site_without_frames_has_none) {
   TraceBuilder t;
   t.frame("model.py:7", 1, "/data/me/train.py", 30, "step", 30, "loss = net(x)");  // the innermost was lost

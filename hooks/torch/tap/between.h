@@ -86,7 +86,8 @@ class Between {
     }
     // Another model was called with gradients off; the loss is against what it gave.
     if (phase == NANHUNT_PHASE_VALIDATION) return loss_ && learns(each) ? NANHUNT_PHASE_LOSS : phase;
-    if (phase != NANHUNT_PHASE_DATA || plan.draws || plan.garbage || is_fill(plan) || learns(each)) return phase;
+    if (phase != NANHUNT_PHASE_DATA || plan.draws || plan.garbage || is_fill(plan)) return phase;
+    if (learns(each)) return NANHUNT_PHASE_LOSS;  // of parameters, where no model is called
     return updates(plan, identities, copies, each) ? NANHUNT_PHASE_UPDATE : phase;
   }
 

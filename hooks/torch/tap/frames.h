@@ -4,6 +4,7 @@
 
 #include <c10/util/flat_hash_map.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -76,10 +77,20 @@ class Frames {
       frame = back;
     }
     std::vector<SourceFrame> above;
-    if (!found.text.empty() && !found.traced && sources_.claim(found.text)) above = stack(frame);
+    std::vector<Spot> callers;
+    if (!found.text.empty() && !found.traced) {
+      if (sources_.claim(found.text)) above = stack(frame);
+      callers = callers_of(frame);
+    } else if (found.known != nullptr && !in_backward && reported_anew_ < kMostAnew && is_called_anew(*found.known, frame)) {
+      ++reported_anew_;
+      above = stack(frame);
+    }
     if (frame != nullptr) dec_(frame);
     release_(held);
-    if (found.text.empty()) return site;
+    if (found.text.empty()) {
+      if (!above.empty()) report_stack(site, above);
+      return site;
+    }
     // Not under Python's lock: whoever has the tap's mutex may wait for that (a device's stream is asked of Python).
     {
       const std::lock_guard lock(mutex_);
@@ -89,13 +100,13 @@ class Frames {
       if (found.traced) traced_.insert(site);
     }
     held = ensure_();
-    number(found.called, site);
+    number(found.called, {site, 0, std::move(callers)});
     release_(held);
     return site;
   }
 
-  // The functions that run now above a site: of its first call they are told in any case, and once more where badness
-  // began. Takes Python's lock, as here().
+  // The functions that run now above a site: of its first call they are told in any case, of another one where that comes
+  // from elsewhere, and once more where badness began. Takes Python's lock, as here().
   void report_stack(std::int64_t site) noexcept {
     if (!usable_ || reported_again_ >= kMostAgain) return;
     try {
@@ -104,11 +115,8 @@ class Frames {
       const std::vector<SourceFrame> above = stack(frame);
       if (frame != nullptr) dec_(frame);
       release_(held);
-      const std::lock_guard lock(mutex_);
-      const auto known = names_.find(site);
-      if (known == names_.end() || above.empty() || traced_.contains(site)) return;
       ++reported_again_;
-      sources_.report(known->second, above);
+      report_stack(site, above);
     } catch (const std::exception&) {  // no memory for it: the first call's are there
     }
   }
@@ -133,18 +141,37 @@ class Frames {
   }
 
  private:
-  static constexpr int kMostAgain = 256;
-  int reported_again_ = 0;
+  static constexpr int kMostAgain = 256, kMostAnew = 2048;
+  static constexpr std::uint32_t kMostCompared = 64;
+  int reported_again_ = 0, reported_anew_ = 0;
   // kTraced: written by torch.fx, of the user's lines. kInstalled: of a package, which may call an op for the user's
   // line as a wrapper does.
   enum class Kind : std::uint8_t { kTheirs, kTraced, kImport, kInstalled, kUser };
+  // A function that runs, and where it stands.
+  struct Spot {
+    void* code = nullptr;
+    int at = 0;
+    bool operator==(const Spot&) const = default;
+  };
+  // `callers`: functions above it, innermost first, as far as its calls have them in common.
+  struct Site {
+    std::int64_t number = 0;
+    std::uint32_t calls = 0;  // of which the callers were compared
+    std::vector<Spot> callers;
+  };
   struct Code {
     bool known = false;
     bool runs_backward = false;  // PyTorch's own: the engine is called in it
     Kind kind = Kind::kTheirs;
     std::string file;                                     // what it is called
-    ska::flat_hash_map<int, std::int64_t> sites;          // by instruction, or by line where Python does not say
+    ska::flat_hash_map<int, Site> sites;                  // by instruction, or by line where Python does not say
   };
+
+  void report_stack(std::int64_t site, const std::vector<SourceFrame>& above) {
+    const std::lock_guard lock(mutex_);
+    const auto known = names_.find(site);
+    if (known != names_.end() && !above.empty() && !traced_.contains(site)) sources_.report(known->second, above);
+  }
 
   // As package_path of src/core/text.h.
   static bool is_installed(std::string_view file) {
@@ -235,12 +262,7 @@ class Frames {
     return out;
   }
 
-  // A function that runs, and where it stands. A line of a package is another place for each line that called it.
-  struct Spot {
-    void* code = nullptr;
-    int at = 0;
-    bool operator==(const Spot&) const = default;
-  };
+  // A line of a package is another place for each line that called it.
   struct Called {
     Spot inner, from;
     bool operator==(const Called&) const = default;
@@ -256,7 +278,8 @@ class Frames {
   struct NewLine {
     Called called;
     std::string text;
-    bool traced = false;  // its frames are known: they do not run now
+    bool traced = false;    // its frames are known: they do not run now
+    Site* known = nullptr;  // it has a number
   };
   static constexpr int kWrapper = 6;  // frames from an op's line in a package to the user's own, PyTorch's included
 
@@ -266,7 +289,10 @@ class Frames {
   std::int64_t line(void* code, const Code& known, void* frame, NewLine& found) {
     Called called{spot(code, frame), {}};
     if (known.kind == Kind::kInstalled) called.from = caller_of(frame, nullptr);
-    if (const std::int64_t* site = site_of(called); site != nullptr) return *site;
+    if (Site* site = site_of(called); site != nullptr) {
+      found.known = site;
+      return site->number;
+    }
     found = {called, known.file + ":" + std::to_string(line_(frame))};
     if (called.from.code != nullptr) caller_of(frame, &found.text);
     return 0;
@@ -275,21 +301,21 @@ class Frames {
   // The line that code of torch.fx's was traced from, as line(); false: nobody knows.
   bool traced(void* code, const Code& known, void* frame, NewLine& found, std::int64_t& site) {
     const Called called{spot(code, frame), {}};
-    if (const std::int64_t* met = site_of(called); met != nullptr) {
-      site = *met;
+    if (const Site* met = site_of(called); met != nullptr) {
+      site = met->number;
       return site > 0;
     }
     const std::string written = known.file + ":" + std::to_string(line_(frame));
     std::string text = shown(written.c_str());
     if (text == written) {
-      number(called, 0);
+      number(called, {});
       return false;
     }
     found = {called, std::move(text), true};
     return true;
   }
 
-  std::int64_t* site_of(const Called& called) {
+  Site* site_of(const Called& called) {
     if (called.from.code != nullptr) {
       const auto known = called_.find(called);
       return known != called_.end() ? &known->second : nullptr;
@@ -299,12 +325,40 @@ class Frames {
     return known != sites.end() ? &known->second : nullptr;
   }
 
-  void number(const Called& called, std::int64_t site) {
+  void number(const Called& called, Site site) {
     if (called.from.code == nullptr) {
-      codes_[called.inner.code].sites[called.inner.at] = site;
+      codes_[called.inner.code].sites[called.inner.at] = std::move(site);
     } else if (called_.size() < kMostCalled) {
-      called_[called] = site;
+      called_[called] = std::move(site);
     }
+  }
+
+  // Whether this call of a known site comes from where none of those before came from. Only so many are compared.
+  bool is_called_anew(Site& site, void* frame) {
+    if (site.calls >= kMostCompared || site.callers.empty()) return false;
+    ++site.calls;
+    const std::vector<Spot> now = callers_of(frame);
+    const auto [end, unused] = std::mismatch(site.callers.begin(), site.callers.end(), now.begin(), now.end());
+    if (end == site.callers.end()) return false;
+    site.callers.erase(end, site.callers.end());
+    return true;
+  }
+  // As stack() goes, without the innermost.
+  std::vector<Spot> callers_of(void* innermost) {
+    std::vector<Spot> out;
+    void* frame = back_(innermost);
+    while (frame != nullptr && out.size() + 1 < Sources::kMaxFrames) {
+      void* code = code_(frame);
+      Code& known = codes_[code];
+      if (!known.known) learn(code, known);
+      if (known.kind >= Kind::kInstalled) out.push_back(spot(code, frame));
+      dec_(code);
+      void* back = back_(frame);
+      dec_(frame);
+      frame = back;
+    }
+    if (frame != nullptr) dec_(frame);
+    return out;
   }
 
   // The nearest line of the user's own above a frame of a package, which `text` is to name as well.
@@ -337,7 +391,7 @@ class Frames {
   std::unordered_set<std::int64_t> traced_;
   std::unordered_map<void*, Code> codes_;
   static constexpr std::size_t kMostCalled = 65536;
-  std::unordered_map<Called, std::int64_t, HashOfCalled> called_;
+  std::unordered_map<Called, Site, HashOfCalled> called_;
   bool usable_ = false;
   int (*ensure_)() = nullptr;
   void (*release_)(int) = nullptr;

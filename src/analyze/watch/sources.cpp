@@ -45,19 +45,29 @@ void Sources::on_step_end(const StepRecord& step) {
   });
 }
 
-// The stack that was told right after the op in its step, else that of the site's first call.
-const Sources::Stack& Sources::stack_of(const Site& site, const OpPlace& at) {
+// The stack that was told right before the op or after it in its step, else what all of the site's have in common,
+// innermost first.
+std::vector<FrameRecord> Sources::stack_of(const Site& site, const OpPlace& at) {
   constexpr std::uint64_t kMostRows = 256;  // of one call
-  const Stack* found = &site.stacks.front();
-  for (std::size_t i = site.stacks.size(); i-- > 1;) {
+  const Stack* found = nullptr;
+  for (std::size_t i = site.stacks.size(); i-- > 0;) {
     const Stack& stack = site.stacks[i];
     // An evaluation after a step belongs to it or to the next one.
     const std::uint32_t step = stack.step.value_or(at.step);
     if (stack.frames.empty() || step > at.step + 1 || at.step > step + 1) continue;
     const std::uint64_t told = stack.frames.front().seq;
-    if (told > at.seq && told - at.seq <= kMostRows) found = &site.stacks[i];
+    if (told >= at.seq && told - at.seq <= kMostRows) found = &site.stacks[i];
   }
-  return *found;
+  if (found != nullptr) return found->frames;
+  std::vector<FrameRecord> shared = site.stacks.front().frames;
+  const auto same = [](const FrameRecord& a, const FrameRecord& b) {
+    return a.file == b.file && a.line == b.line && a.function == b.function;
+  };
+  for (const Stack& other : site.stacks) {
+    const auto end = std::mismatch(shared.begin(), shared.end(), other.frames.begin(), other.frames.end(), same).first;
+    shared.erase(std::max(end, std::min(shared.begin() + 1, shared.end())), shared.end());
+  }
+  return shared;
 }
 
 void Sources::on_setup(const SetupRecord& record) {
@@ -73,7 +83,7 @@ void Sources::fill(Finding& finding) const {
   }
   const auto site = sites_.find(finding.call_site);
   if (site == sites_.end() || finding.call_site.empty() || site->second.stacks.empty()) return;
-  for (const FrameRecord& record : stack_of(site->second, finding.place).frames) {
+  for (const FrameRecord& record : stack_of(site->second, finding.place)) {
     finding.frames.push_back({names_.text(record.file), record.line, names_.text(record.function), record.first_line,
                               lines_of(names_.text(record.code))});
   }

@@ -33,7 +33,7 @@ class Sources {
     std::vector<Stack> stacks;  // of its first call, then of ops at which badness began
   };
   static constexpr std::size_t kMaxStacks = 64;  // of one site
-  static const Stack& stack_of(const Site& site, const OpPlace& at);
+  static std::vector<FrameRecord> stack_of(const Site& site, const OpPlace& at);
   std::vector<std::pair<Site*, std::size_t>> running_;  // stacks of the step that runs
   std::map<std::string, Site> sites_;
   std::map<std::string, StringId> classes_;  // by module path

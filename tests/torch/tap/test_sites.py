@@ -40,7 +40,11 @@ def findings(tmp_path, level, imports, loss):
     for name, shift in (("a", 0), ("b", 1e9)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.py").write_text(MODEL.format(shift=shift))
-    (tmp_path / "train.py").write_text(TRAIN.format(imports=imports, loss=loss))
+    return findings_of(tmp_path, level, TRAIN.format(imports=imports, loss=loss))
+
+
+def findings_of(tmp_path, level, program):
+    (tmp_path / "train.py").write_text(program)
     done = subprocess.run(
         [sys.executable, "train.py", level],
         cwd=tmp_path,
@@ -179,3 +183,44 @@ def test_a_line_far_below_the_programs_own_in_a_package_is_named_by_that(tmp_pat
         "import torch\n\n\ndef make(x, n):\n    return make(x, n - 1) if n else torch.log(x)\n"
     )
     assert site(tmp_path, level, DEEP, "deep.make(loss * 0, 20)") == "train.py:14"
+
+
+CALLERS = """
+def length(v):
+    return torch.sqrt(v)
+def far(v):
+    return length(v + 1)
+def near(v):
+    return length(v * 0)
+"""
+
+
+@LEVELS
+@pytest.mark.parametrize(
+    "loss, callers",
+    [("far(loss ** 2) + near(loss ** 2)", []), ("near(loss ** 2)", ["near", "<module>"])],
+    ids=["two callers", "one caller"],
+)
+def test_a_backward_has_the_callers_that_all_calls_of_its_line_have_in_common(tmp_path, level, loss, callers):
+    found = findings(tmp_path, level, CALLERS, loss)[0].raw
+    assert (found["phase"], found["call_site"]) == ("backward", "train.py:5"), found
+    assert [frame["function"] for frame in found["frames"]] == ["length", *callers]
+
+
+ALONE = """
+import sys, torch, nanhunt
+w = torch.nn.Parameter(torch.ones(3))
+o = torch.optim.SGD([w], lr=0.1)
+with nanhunt.watch(out="run", level=sys.argv[1], quiet=True):
+    for _ in range(3):
+        o.zero_grad()
+        loss = torch.log(w - 1).sum()
+        loss.backward()
+        o.step()
+"""
+
+
+@LEVELS
+def test_what_is_computed_of_parameters_where_no_model_is_called_is_part_of_the_loss(tmp_path, level):
+    found = findings_of(tmp_path, level, ALONE)[0].raw
+    assert (found["op"], found["phase"], found["call_site"]) == ("aten::log", "loss", "train.py:8"), found
