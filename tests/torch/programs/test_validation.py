@@ -208,6 +208,36 @@ def test_a_validation_that_is_bad_again_is_no_second_fault(level, tmp_path):
     assert len(said.loud) == 1 and said.first["step"] == 12, said.show()
 
 
+def averaged(bad):
+    """The average of the weights is evaluated, which is 0/0 in steps `bad`."""
+
+    def build():
+        net, average = Net(), Net()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+
+        def step(i):
+            x, y = data()
+            opt.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            opt.step()
+            if i % 3 == 2:
+                with torch.no_grad():
+                    for p, q in zip(average.parameters(), net.parameters()):
+                        p.copy_((q * 0 if i in bad else q) / (0 if i in bad else 1))
+                    F.cross_entropy(average(x), y).item()
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_sound_validation_after_one_whose_model_gave_nan_is_no_fault(level, tmp_path):
+    said = told(averaged(bad=(5,)), tmp_path, level, steps=12)
+    assert [cls for cls, _ in said.loud] == ["divide_by_zero"], said.show()
+    assert_silent(averaged(bad=()), tmp_path, level, steps=12)
+
+
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("trains", [True, False])
 @pytest.mark.parametrize("left_out", [True, False])

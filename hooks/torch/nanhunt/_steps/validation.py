@@ -51,7 +51,8 @@ class Validation:
         tap = self._session.tap
         if self.seen and tap is not None:
             self.seen = False
-            self.first = self.first or tap.bad_number()
+            number = tap.bad_number()  # asked in any case, or it would be told of a later step
+            self.first = self.first or number
         return bool(self.first)
 
 
