@@ -17,10 +17,16 @@ bool is_constant(const ValueStats& s) {
 }
 
 // Numbers of which some are 0 and all others 1.
-bool is_mask(const Value* value) {
-  if (value == nullptr || !value->has_stats || !value->stats.counted()) return false;
-  const ValueStats& s = value->stats;
-  return s.nonfinite() == 0 && s.zero > 0 && s.zero < s.numel && s.min == 0 && s.max == 1 && s.amin_nonzero == 1;
+bool is_mask(const ValueStats& s) {
+  return s.counted() && s.nonfinite() == 0 && s.zero > 0 && s.zero < s.numel && s.min == 0 && s.max == 1 &&
+         s.amin_nonzero == 1;
+}
+bool is_mask(const Value* value) { return value != nullptr && value->has_stats && is_mask(value->stats); }
+
+// The logarithm of a mask: what softmax then gives no weight to was meant to have none.
+bool is_of_mask(const Birth& birth) {
+  if (birth.context == nullptr) return false;
+  return std::ranges::any_of(birth.context->op.inputs, [](const ArgSnapshot& in) { return in.known && is_mask(in.stats); });
 }
 
 }  // namespace
@@ -110,10 +116,11 @@ void ValueGraph::note_masked(const OpInView& op, const OpRef& at) {
   }
 }
 
-// What was divided by an infinity of arithmetic is 0, and so is what is made of that: zeros that the numbers did not
-// have. Within a step.
+// What was divided by an infinity of arithmetic is 0, as is the softmax of a negative one, and so is what is made of
+// that: zeros that the numbers did not have. Within a step.
 void ValueGraph::follow_faded(const OpInView& op) {
-  const bool absorbs = op.info->has(kAbsorbs) && !op.info->has(kReplaces);
+  const bool softmax = op.info->has(kSoftmax) && !op.info->has(kArithmetic);
+  const bool absorbs = softmax || (op.info->has(kAbsorbs) && !op.info->has(kReplaces));
   const bool keeps =
       faded_in_ == op.record->step && op.info->zero != ZeroRule::kStop && op.info->zero != ZeroRule::kConstant;
   if (!absorbs && !keeps) return;
@@ -130,7 +137,7 @@ void ValueGraph::follow_faded(const OpInView& op) {
     for (const BirthId id : labels_.get(value->labels).births) {
       const Birth* birth = find_birth(id);
       const bool its_own = birth != nullptr && birth->kind == BirthKind::kOp && birth->deliberate == Deliberate::kNo;
-      if (its_own && birth->at.step == op.record->step) lost = id;
+      if (its_own && birth->at.step == op.record->step && !(softmax && is_of_mask(*birth))) lost = id;
     }
   }
   for (Value* out : op.out) {

@@ -163,5 +163,22 @@ TEST(Masked, row_without_any_entry_is_named) {
             "Every entry of row [0, 1] is masked: the first row that is NaN of 2 such rows.");
 }
 
+TEST(Swallowed, zeros_that_softmax_made_of_infinities_lead_to_where_those_began) {
+  // -log(u) of a u that was 0, and the logarithm of what softmax makes of it; its twin: the logarithm of a mask
+  for (const bool mask : {false, true}) {
+    TraceBuilder t;
+    const Handle u = t.value(mask ? finite().zeros(1).range(0, 1).smallest_of(1) : finite().zeros(1).range(0, 0.9));
+    const Handle noise = t.in("net").op("log", {{"self", u}}, finite().neg_inf(1));
+    const Handle logits = t.in("net").op("add", {{"self", t.value(finite())}, {"other", noise}}, finite().neg_inf(1));
+    const Handle y = t.in("net").op("_softmax", {{"self", logits}}, finite().zeros(1).range(0, 0.5));
+    const Handle entropy = t.in("net").op("log", {{"self", y}}, finite().neg_inf(1));
+    const Handle sum = t.in("net").op("mul", {{"self", y}, {"other", entropy}}, finite().nan(1));
+    t.mark(TensorRole::kLoss, "loss", sum);
+    t.end_step();
+    const Finding f = analysis_of(t).findings.at(0);
+    EXPECT_EQ(f.place.seq, mask ? 3u : 0u) << mask;
+  }
+}
+
 }  // namespace
 }  // namespace nanhunt
