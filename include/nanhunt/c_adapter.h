@@ -331,9 +331,10 @@ NANHUNT_API int32_t nanhunt_step_is_open(nanhunt_step_judge* judge);
 NANHUNT_API int32_t nanhunt_step_restart(nanhunt_step_judge* judge); /* what ran so far was no training */
 NANHUNT_API int32_t nanhunt_step_pass(nanhunt_step_judge* judge, int32_t state);
 /* Bits: a backward has begun, and ended; gradients are multiplied by the scale; as many models as usual were called;
- * fewer backwards have ended than in each of the last two steps: more batches come. */
+ * fewer backwards have ended than in each of the last two steps: more batches come; more models were called for each
+ * backward than in one of them: a batch had none. */
 enum { NANHUNT_STEP_TRAINED = 1, NANHUNT_STEP_HAS_GRADIENTS = 2, NANHUNT_STEP_SCALED = 4, NANHUNT_STEP_USUAL = 8,
-       NANHUNT_STEP_AMID = 16 };
+       NANHUNT_STEP_AMID = 16, NANHUNT_STEP_LEFT_BATCH_OUT = 32 };
 NANHUNT_API int32_t nanhunt_step_facts(nanhunt_step_judge* judge);
 /* Whether gradients are read now: 0 no, 1 yes, NANHUNT_STEP_READS_AGAIN. */
 enum { NANHUNT_STEP_READS_AGAIN = 2 };

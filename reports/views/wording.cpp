@@ -294,7 +294,7 @@ std::string matter_sentence(const Finding& finding) {
     return "No. It did not harm what is being trained.";
   }
   if (finding.severity == Severity::kWarning && finding.unfinished) {
-    return "It may. The program skipped the steps in which it came up, and went on.";
+    return "It may. The program skipped the steps or batches in which it came up, and went on.";
   }
   if (finding.severity == Severity::kWarning) {
     return sinks.empty() ? "It may. Nothing watched became non-finite, but numbers were lost."

@@ -179,6 +179,7 @@ class AnalyzerImpl final : public RankPass {
       graph_.on_mark(mark);
     }
     update_loss_.on_mark(mark);
+    endings_.on_mark(mark);
     for (const ValueGraph::DeferredResult& late : graph_.take_deferred_results()) comm_.on_deferred(late);
     if (const Value* value = graph_.value(mark.value)) {
       const bool unscaled = value->made_in == Phase::kUnscale || value->made_in == Phase::kClip;

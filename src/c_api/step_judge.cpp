@@ -98,7 +98,7 @@ int32_t nanhunt_step_facts(nanhunt_step_judge* judge) {
   return answered(judge, [](StepJudge& of) {
     return (of.is_trained() ? NANHUNT_STEP_TRAINED : 0) | (of.has_gradients() ? NANHUNT_STEP_HAS_GRADIENTS : 0) |
            (of.is_scaled() ? NANHUNT_STEP_SCALED : 0) | (of.is_usual() ? NANHUNT_STEP_USUAL : 0) |
-           (of.is_amid() ? NANHUNT_STEP_AMID : 0);
+           (of.is_amid() ? NANHUNT_STEP_AMID : 0) | (of.left_batch_out() ? NANHUNT_STEP_LEFT_BATCH_OUT : 0);
   });
 }
 

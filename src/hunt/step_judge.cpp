@@ -62,6 +62,14 @@ StepJudge::GivesUp StepJudge::gives_up() const {
   return backwards_ == 0 ? GivesUp::kIfBadNumber : GivesUp::kNo;
 }
 
+bool StepJudge::left_batch_out() const {
+  const auto more_than = [&](std::uint32_t calls, std::uint32_t backwards) {
+    return std::uint64_t{calls_} * backwards > std::uint64_t{backwards_} * calls;
+  };
+  return backwards_ != 0 && (more_than(usual_calls_, usual_backwards_) ||
+                             more_than(usual_calls_before_, usual_backwards_before_));
+}
+
 StepVerdict& StepJudge::verdict(std::uint32_t step) {
   while (steps_.size() >= kMostSteps && !steps_.contains(step)) steps_.erase(steps_.begin());
   return steps_[step].verdict;
@@ -119,7 +127,7 @@ bool StepJudge::was_left_out() { return std::exchange(left_out_, false); }
 
 void StepJudge::end(StepEnding ending, bool overran) {
   if (ending == StepEnding::kOptimizer) {
-    usual_calls_ = calls_;
+    usual_calls_before_ = std::exchange(usual_calls_, calls_);
     usual_backwards_before_ = std::exchange(usual_backwards_, backwards_);
   }
   calls_ = backwards_ = 0;

@@ -68,6 +68,8 @@ class StepJudge {
 
   // Fewer backwards have ended in it than in either of the last two that an optimizer ended: more batches come.
   bool is_amid() const { return backwards_ < std::min(usual_backwards_, usual_backwards_before_); }
+  // It has called more models for each backward than one of those: a batch had none.
+  bool left_batch_out() const;
 
   enum class Reads : std::uint8_t { kNot, kFirst, kAgain };
   // Before gradients are divided, clipped or used: whether they are read now. `last`: nothing comes between this and
@@ -119,7 +121,8 @@ class StepJudge {
   StepState state_ = StepState::kBegun;
   Gradients gradients_ = Gradients::kUnread;
   Scale scale_ = Scale::kOff;
-  std::uint32_t calls_ = 0, usual_calls_ = 0;  // of models, in this step and in the last one that an optimizer ended
+  std::uint32_t calls_ = 0;  // of models
+  std::uint32_t usual_calls_ = 0, usual_calls_before_ = 0;  // in the last two steps that an optimizer ended
   std::uint32_t losses_ = 0, backwards_ = 0;   // backwards that have begun and ended
   std::uint32_t usual_backwards_ = 0, usual_backwards_before_ = 0;  // of the last two steps that an optimizer ended
   std::map<std::uint32_t, Judged> steps_;

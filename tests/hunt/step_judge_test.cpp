@@ -66,6 +66,28 @@ TEST(StepJudge, is_amid_a_step_as_long_as_fewer_batches_have_come_than_in_both_b
   EXPECT_TRUE(batch());
 }
 
+TEST(StepJudge, left_a_batch_out_where_it_called_more_models_for_each_backward_than_one_of_the_two_steps_before) {
+  StepJudge judge;
+  const auto step = [&](int models, int backwards) {
+    for (int i = 0; i < models; ++i) judge.pass(StepState::kForward);
+    for (int i = 0; i < backwards; ++i) {
+      judge.pass(StepState::kLoss);
+      judge.pass(StepState::kBackward);
+    }
+    const bool left_out = judge.left_batch_out();
+    judge.end(StepEnding::kOptimizer);
+    return left_out;
+  };
+  EXPECT_FALSE(step(4, 3)) << "how many are usual is not known";
+  EXPECT_FALSE(step(4, 4));
+  EXPECT_TRUE(step(4, 3));
+  EXPECT_TRUE(step(8, 7)) << "the optimizer was left out as well, and came four batches later";
+  EXPECT_FALSE(step(2, 2));
+  EXPECT_FALSE(step(3, 3));
+  EXPECT_FALSE(step(3, 3));
+  EXPECT_FALSE(step(4, 0)) << "nothing was trained";
+}
+
 TEST(StepJudge, reads_gradients_once_and_again_where_they_may_have_been_written) {
   StepJudge judge;
   judge.pass(StepState::kForward);

@@ -13,7 +13,7 @@ from nanhunt._step_mode import StepMode
 
 # How far a step has come.
 SUSPECT, FORWARD, SCALE_APPLIED, LOSS, BACKWARD, UNSCALED, CLIPPED, RAISED, OPTIMIZER, UPDATED = range(1, 11)
-TRAINED, HAS_GRADIENTS, SCALED, USUAL, AMID = 1, 2, 4, 8, 16  # facts
+TRAINED, HAS_GRADIENTS, SCALED, USUAL, AMID, LEFT_BATCH_OUT = 1, 2, 4, 8, 16, 32  # facts
 READS_AGAIN = 2
 GIVES_UP, GIVES_UP_IF_BAD_NUMBER = 1, 2
 NOTHING, TAKEN = 0, 2  # what follows of what is bad; between them: it is told without its operations

@@ -166,6 +166,7 @@ class Between {
     });
     end_backward();
     is_of_gradients_ = is_of_backward(identities, each);
+    if (!is_of_gradients_ && !plan.writes) return NANHUNT_PHASE_DATA;  // the next batch, a metric, a rate
     of_gradients_ = of_gradients_ || (is_of_gradients_ && !all_numbers(each));
     const bool number = result != nullptr && result->isTensor() && result->toTensor().defined() &&
                         result->toTensor().is_floating_point() && result->toTensor().numel() == 1 && bare(plan) != "copy";
@@ -192,6 +193,7 @@ class Between {
   bool is_of_backward(const Identities& identities, Each&& each) const {
     bool any = false;
     each([&](const at::Tensor& t) {
+      if (t.unsafeGetTensorImpl()->is_wrapped_number()) return;  // Python's
       const std::int64_t number = identities.number_of(t);
       const auto holds = [&](const auto& made) { return number >= made.first && number <= made.second; };
       any = any || number == 0 || std::any_of(backwards_.begin(), backwards_.end(), holds) ||

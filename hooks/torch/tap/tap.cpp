@@ -294,6 +294,7 @@ NANHUNT_TAP void nanhunt_tap_begin_step(void* tap) {
     Rows& rows = static_cast<Tap*>(tap)->rows;
     rows.between.begin_step();
     rows.copies.begin_step();
+    rows.forget_bad_number();
     rows.places.begin_step();
     return 0;
   });
@@ -542,6 +543,11 @@ NANHUNT_TAP const char* nanhunt_tap_bad_number(void* tap) {
     return 0;
   });
   return told.c_str();
+}
+// The single number of this step's forwards that was not finite first plays this part. 0: there is none.
+NANHUNT_TAP std::int32_t nanhunt_tap_mark_bad_number(void* tap, std::int64_t kind, std::int64_t text) {
+  return guarded(static_cast<Tap*>(tap), 0, "marks",
+                 [&] { return static_cast<Tap*>(tap)->rows.mark_bad_number(kind, text) ? 1 : 0; });
 }
 // Ops ran unheard since: contents are known by what was heard before no longer.
 NANHUNT_TAP void nanhunt_tap_forget(void* tap) {

@@ -9,6 +9,18 @@
 
 namespace nanhunt::analyze {
 
+namespace {
+
+bool is_given_up(StepEnding how) { return how == StepEnding::kNextForward || how == StepEnding::kOptimizer; }
+
+}  // namespace
+
+void Endings::on_mark(const MarkRecord& mark) {
+  // As hooks/torch/nanhunt/_tap/marks.py.
+  constexpr std::string_view kLeftOut = "the loss of a batch without a backward";
+  if (mark.kind == TensorRole::kLoss && names_.text(mark.path) == kLeftOut) without_batch_ = mark.step;
+}
+
 void Endings::on_step_end(const StepRecord& step, bool bad) {
   ++steps_;
   const bool raised = step.ending == StepEnding::kException || step.ending == StepEnding::kOptimizer;
@@ -18,6 +30,7 @@ void Endings::on_step_end(const StepRecord& step, bool bad) {
     ++finished_;
     last_good_ = step.step;
     any_good_ = true;
+    if (without_batch_ == step.step && endings_.size() < kMost) endings_[step.step] = {step.ending, "", true};
     return;
   }
   if (bad && step.ending == StepEnding::kNextForward) ++skipped_bad_;
@@ -41,9 +54,10 @@ std::string Endings::sentence(std::uint32_t step, const Ending& ending) const {
       return fmt::format("The program stopped here, in step {}, with an exception.{}", step, said);
     case StepEnding::kExit:
       return fmt::format("The program stopped here: it ended itself in step {}.{}", step, said);
+    case StepEnding::kOptimizer:
+      return "The program left this batch out of its step: it took no gradients of its loss.";
     case StepEnding::kEnd:
     case StepEnding::kForward:
-    case StepEnding::kOptimizer:
       break;
   }
   return fmt::format("Step {} is the last one of the run, and no optimizer came after it.{}", step, said);
@@ -52,7 +66,7 @@ std::string Endings::sentence(std::uint32_t step, const Ending& ending) const {
 std::uint64_t Endings::given_up_in(std::uint32_t first, std::uint32_t last) const {
   std::uint64_t count = 0;
   for (auto at = endings_.lower_bound(first); at != endings_.end() && at->first <= last; ++at)
-    count += at->second.bad && at->second.how == StepEnding::kNextForward ? 1 : 0;
+    count += at->second.bad && is_given_up(at->second.how) ? 1 : 0;
   return count;
 }
 
@@ -85,7 +99,7 @@ void Endings::fill_coverage(Coverage& coverage) const {
         "How {} ended: no optimizer ended them, and only the first {} of such steps are told apart.",
         count_of(static_cast<std::int64_t>(forgotten_), "further step"), kMost));
   for (auto at = endings_.rbegin(); at != endings_.rend(); ++at) {
-    if (at->second.bad || at->second.how == StepEnding::kNextForward || at->second.message.empty()) continue;
+    if (at->second.bad || is_given_up(at->second.how) || at->second.message.empty()) continue;
     coverage.unwatched.push_back(fmt::format("What step {} would have done: {} ended it.", at->first,
                                              at->second.message));
     return;  // the last one is where the program stopped

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@ class Endings {
  public:
   explicit Endings(const Names& names) : names_(names) {}
 
+  void on_mark(const MarkRecord& mark);
   // `bad`: what it ended with was not finite.
   void on_step_end(const StepRecord& step, bool bad);
   // Adds to findings what the program did about them. What it skipped and got over is a warning.
@@ -31,12 +33,14 @@ class Endings {
     std::string message;
     bool bad = false;
   };
-  std::uint64_t given_up_in(std::uint32_t first, std::uint32_t last) const;  // bad steps that the next forward ended
+  // Bad steps that the next forward ended, or that went on without a batch.
+  std::uint64_t given_up_in(std::uint32_t first, std::uint32_t last) const;
   std::string sentence(std::uint32_t step, const Ending& ending) const;
 
   const Names& names_;
   std::map<std::uint32_t, Ending> endings_;
   std::uint64_t steps_ = 0, finished_ = 0, skipped_bad_ = 0, forgotten_ = 0;
+  std::optional<std::uint32_t> without_batch_;  // the last step that went on without one
   std::string exception_;  // that ended the program; "": none did
   std::uint32_t last_good_ = 0;  // the last step that an optimizer ended
   bool any_good_ = false;

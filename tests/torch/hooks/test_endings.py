@@ -270,6 +270,40 @@ def test_a_validation_that_gives_nan_is_a_fault_of_its_own_phase(tmp_path, libra
         assert report["findings"][0]["phase"] in ("validation", "data")
 
 
+# Four batches a step. Batch BAD has a loss of NaN, and the program goes on without it.
+ACCUMULATED = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i in range(24):
+    loss = (model(torch.randn(16, 4)) ** 2).mean() / 4
+    if i == {bad}:
+        loss = torch.log(-loss)
+    if not torch.isfinite(loss):
+        continue
+    loss.backward()
+    if i % 4 == 3:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("bad", [13, 15, None], ids=["amid a step", "its last batch", "none"])
+def test_a_batch_that_the_program_leaves_out_of_its_step_is_a_warning(tmp_path, library, level, bad):
+    script, _ = alone(ACCUMULATED.format(bad=bad))
+    subprocess.run([cli(), "run", "--level", level, "--out", tmp_path / "run", "--", *ready_python.command(), script],
+                   check=True, capture_output=True, timeout=1800, env=with_package())
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    if bad is None:
+        assert report["verdict"]["status"] == "clean" and not report["findings"], report["findings"]
+        return
+    found = report["findings"][0]
+    assert (report["verdict"]["status"], found["op"], found["step"]) == ("warning", "aten::log", 3), found
+    assert "The program left this batch out of its step" in found["explanation"], found
+
+
 def test_what_was_patched_is_put_back(tmp_path, library):
     import sys
 

@@ -24,6 +24,7 @@ from nanhunt._steps.bad_steps import BadSteps, Norms, StepSnapshot
 from nanhunt._steps.device_boundary import DeviceBoundary
 from nanhunt._steps.reading import Here, Reader
 from nanhunt._steps.validation import Validation
+from nanhunt._tap.marks import has_left_batch_out, mark_left_out
 from nanhunt._tap.tap_library import unheard
 
 if TYPE_CHECKING:
@@ -371,6 +372,9 @@ class StepWatch(Listener):
                 self.bad_steps.report_not_heard(step)
         if validation.first or validation.waits:
             validation.forget()
+        if session.mode is StepMode.HELD and has_left_batch_out(session) and session.judge.keeps(step, False, True):
+            mark_left_out(session)
+            self.bad_steps.keep()
         whole = self._device_boundary.passed
         if session.overran:
             session.judge.carry_over(step)

@@ -16,7 +16,7 @@ from nanhunt._hooks.scaler import read
 from nanhunt._listener import Listener, RootCall
 from nanhunt._nested import tensors_in
 from nanhunt._pytorch import no_torch_function
-from nanhunt._step_judge import HAS_GRADIENTS
+from nanhunt._step_judge import HAS_GRADIENTS, LEFT_BATCH_OUT
 from nanhunt._tap.plain import PLAIN, local
 from nanhunt._tap.tap_library import unheard
 
@@ -25,6 +25,20 @@ if TYPE_CHECKING:
     from nanhunt._tap.lasting_tensors import ModuleTensors
     from nanhunt._tap.tap import Tap
     from nanhunt._tap.values import Values
+
+
+_LEFT_OUT = "the loss of a batch without a backward"  # as src/analyze/watch/endings.cpp
+
+
+def has_left_batch_out(session: Session) -> bool:
+    """Whether the step that ends is sound, and went on without one of its batches, whose loss was not finite."""
+    return bool(session.state.bad_number) and bool(session.judge.facts() & LEFT_BATCH_OUT) and (
+        not session.judge.bad(session.state.step))
+
+
+def mark_left_out(session: Session) -> None:
+    if session.tap is not None and session.recorder is not None:
+        session.tap.mark_bad_number(lib.MARK_LOSS, session.recorder.text(_LEFT_OUT))
 
 
 class Marks(Listener):

@@ -9,7 +9,7 @@ import torch
 
 from nanhunt._listener import Listener, RootCall
 from nanhunt._tap.lasting import LastingWatch
-from nanhunt._tap.marks import Marks
+from nanhunt._tap.marks import Marks, has_left_batch_out, mark_left_out
 from nanhunt._tap.places import Places
 from nanhunt._tap.tap import Tap, TensorSet
 
@@ -128,6 +128,8 @@ class OpsLevel(Listener):
             tap.settle(False)
             if not self.session.state.held:
                 self.marks.mark_buffers(tap)
+                if has_left_batch_out(self.session):
+                    mark_left_out(self.session)
 
     def on_close(self) -> None:
         tap = self.session.tap

@@ -251,6 +251,10 @@ class Tap:
         """"aten::mean at train.py:12": of a validation, since this was asked last; "": none."""
         return str((self.library.bad_number(self.handle) or b"").decode("utf-8", "replace"))
 
+    def mark_bad_number(self, kind: int, text: int) -> bool:
+        """The single number of this step's forwards that was not finite first plays this part. False: there is none."""
+        return bool(self.library.mark_bad_number(self.handle, kind, text))
+
     # Calls at which badness began.
     def keep(self, max_bytes: int, max_written: int = 0) -> None:
         """From here on they are kept, with what they read; 0: not. What was kept is forgotten. What an op reads and

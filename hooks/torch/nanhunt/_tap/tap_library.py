@@ -76,6 +76,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "kept": (_i64, [_void]),
     "left_bad": (_i32, [_void]),
     "bad_number": (_text, [_void]),
+    "mark_bad_number": (_i32, [_void, _i64, _i64]),
     "refused": (_u64, [_void]),
     "notes": (None, [_void, TakeNote]),
     "schema": (_i64, [_text, _text, _void, _i64]),

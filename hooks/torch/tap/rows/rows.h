@@ -200,7 +200,7 @@ class Rows {
           key.push_back(8 * static_cast<std::int32_t>(i) + kAsResult);
           if (quad->data != 0) made_.push_back({&t, *quad});
           if (t.numel() == 1 && state_->bad_number == 0 && phase_ <= NANHUNT_PHASE_LOSS && requires_grad(given.args))
-            note_number(t);
+            note_number(t, *quad);
         });
       }
     }
@@ -271,6 +271,17 @@ class Rows {
     held.ring.note_reported();
   }
 
+  // The single number of the step at hand that was not finite first is marked. False: there is none.
+  bool mark_bad_number(std::int64_t kind, std::int64_t text) {
+    if (state_->bad_number == 0 || bad_number_.step != state_->step || !bad_number_.storage) return false;
+    Words mark{NANHUNT_ROW_MARK, kind, state_->step, state_->micro_batch, text};
+    put(mark, bad_number_.quad);
+    send(mark);
+    return true;
+  }
+
+  void forget_bad_number() { bad_number_ = {}; }
+
   // Ends of storages, told to the recorder.
   void report_ended() {
     Words words;
@@ -326,8 +337,11 @@ class Rows {
   }
 
   // Whether it is a single number on the host that is not finite: most often the loss.
-  void note_number(const at::Tensor& t) {
-    if (const auto number = one_number(t); number && !std::isfinite(*number)) state_->bad_number = 1;
+  void note_number(const at::Tensor& t, const Quad& quad) {
+    const auto number = one_number(t);
+    if (!number || std::isfinite(*number)) return;
+    state_->bad_number = 1;
+    bad_number_ = {quad, state_->step, t.storage()};
   }
 
   // A loss does; a constant of a mask does not.
@@ -560,6 +574,11 @@ class Rows {
   std::vector<Births::Made> made_;
   std::vector<std::optional<Quad>> results_;
   Columns columns_;
+  struct {
+    Quad quad;
+    std::int64_t step = -1;
+    c10::Storage storage;  // so that it is known still when the step ends
+  } bad_number_;
   std::unique_ptr<Plan> arrives_;      // of what is told as made of what was left bad
   std::int64_t site_ = 0, phase_ = 0;  // of the op at hand
   std::optional<Place> in_graph_;
