@@ -372,7 +372,8 @@ class StepWatch(Listener):
                 self.bad_steps.report_not_heard(step)
         if validation.first or validation.waits:
             validation.forget()
-        if session.mode is StepMode.HELD and has_left_batch_out(session) and session.judge.keeps(step, False, True):
+        if session.state.bad_number and session.mode is StepMode.HELD and has_left_batch_out(session) and (
+                session.judge.keeps(step, False, True)):
             mark_left_out(session)
             self.bad_steps.keep()
         whole = self._device_boundary.passed

@@ -31,9 +31,9 @@ _LEFT_OUT = "the loss of a batch without a backward"  # as src/analyze/watch/end
 
 
 def has_left_batch_out(session: Session) -> bool:
-    """Whether the step that ends is sound, and went on without one of its batches, whose loss was not finite."""
-    return bool(session.state.bad_number) and bool(session.judge.facts() & LEFT_BATCH_OUT) and (
-        not session.judge.bad(session.state.step))
+    """Of a step that ends, and had a number that is not finite: whether it is sound, and went on without one of its
+    batches."""
+    return bool(session.judge.facts() & LEFT_BATCH_OUT) and not session.judge.bad(session.state.step)
 
 
 def mark_left_out(session: Session) -> None:

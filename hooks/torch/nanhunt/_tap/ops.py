@@ -128,7 +128,7 @@ class OpsLevel(Listener):
             tap.settle(False)
             if not self.session.state.held:
                 self.marks.mark_buffers(tap)
-                if has_left_batch_out(self.session):
+                if self.session.state.bad_number and has_left_batch_out(self.session):
                     mark_left_out(self.session)
 
     def on_close(self) -> None:
