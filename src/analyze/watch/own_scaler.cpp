@@ -55,7 +55,8 @@ void OwnScaler::enter(std::uint32_t step) {
 void OwnScaler::on_op(const OpInView& op) {
   const Phase phase = op.record->phase;
   if (scaler_.told()) {  // one that tells of itself is at work
-    if (phase >= Phase::kComm && phase <= Phase::kOptimizer) scaler_.on_op_after_backward(op, factor_of(op, names_));
+    const bool of_gradients = phase >= Phase::kBackward && phase <= Phase::kOptimizer;
+    scaler_.on_op(op, of_gradients ? factor_of(op, names_) : std::nullopt);
     return;
   }
   const bool loss = phase == Phase::kLoss;

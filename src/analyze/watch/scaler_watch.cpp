@@ -5,6 +5,15 @@
 #include <cmath>
 
 namespace nanhunt::analyze {
+namespace {
+
+// Of gradients' own size, as Adam's updates are.
+bool divides_by_size(const OpInView& op) {
+  const UpdateRule rule = op.info->update;
+  return rule == UpdateRule::kQuotient || rule == UpdateRule::kAdam || rule == UpdateRule::kAdamW;
+}
+
+}  // namespace
 
 void ScalerWatch::note(const ScalerRecord& record, const char* what) {
   ++events_;
@@ -214,34 +223,56 @@ void ScalerWatch::note_step_after_skip(const OpInView& op) {
   };
   const auto was_skipped = [&](const Value* in) { return is_bad(in) && in->made_step <= *last_skip_; };
   if (std::none_of(op.in.begin(), op.in.end(), was_skipped) || std::any_of(op.in.begin(), op.in.end(), lasts)) return;
-  const auto is_it = [](const MisuseState& known) { return known.kind == Misuse::kSteppedAfterSkip; };
+  misuse_of_op(Misuse::kSteppedAfterSkip, op, true);
+}
+
+// An update with gradients that carry the scale: its optimizer was not told to the scaler.
+void ScalerWatch::note_step_past(const OpInView& op) {
+  if (several_ || !scaled_ || !(step_scale_ > 1)) return;
+  MisuseState* state = nullptr;
+  if (scaled_gradients_.are_used_by(op)) state = misuse_of_op(Misuse::kSteppedPast, op, false);
+  for (MisuseState& known : misuses_) {
+    if (known.kind == Misuse::kSteppedPast && known.call_site == names_.text(op.record->call_site)) state = &known;
+  }
+  if (state != nullptr && divides_by_size(op)) state->sizes_count = false;
+}
+
+// The op of an optimizer belongs to the misuse, of which each call has ops for each parameter. nullptr: there are too many.
+ScalerWatch::MisuseState* ScalerWatch::misuse_of_op(Misuse kind, const OpInView& op, bool did_harm) {
+  const std::uint32_t step = op.record->step;
+  const auto is_it = [&](const MisuseState& known) { return known.kind == kind; };
   auto state = std::find_if(misuses_.begin(), misuses_.end(), is_it);
-  if (state == misuses_.end() || state->last_step != step) {  // of one call each parameter has ops
+  if (state == misuses_.end() || state->last_step != step) {
     ScalerRecord record;
     record.seq = op.record->seq;
     record.step = step;
-    misuse(Misuse::kSteppedAfterSkip, record, true);
+    misuse(kind, record, did_harm);
     state = std::find_if(misuses_.begin(), misuses_.end(), is_it);
   }
-  if (state == misuses_.end() || state->first_step != step) return;
+  if (state == misuses_.end()) return nullptr;
+  if (state->first_step != step) return &*state;
   if (state->call_site.empty()) state->call_site = names_.text(op.record->call_site);
   const std::string path = names_.text(op.record->module);
   const bool known = std::find(state->parameters.begin(), state->parameters.end(), path) != state->parameters.end();
   if (!path.empty() && !known && state->parameters.size() < kMaxParameters) state->parameters.push_back(path);
+  return &*state;
 }
 
-void ScalerWatch::on_op_after_backward(const OpInView& op, std::optional<double> factor) {
-  if (op.record->phase == Phase::kOptimizer) {
+void ScalerWatch::on_op(const OpInView& op, std::optional<double> factor) {
+  const Phase phase = op.record->phase;
+  const bool by_scale = factor && *factor != 1 && std::fabs(*factor * scale_ - 1) <= kSameFactor;
+  if (phase == Phase::kOptimizer) note_step_past(op);
+  scaled_gradients_.on_op(op, by_scale);
+  if (phase < Phase::kComm || phase > Phase::kOptimizer) return;
+  if (phase == Phase::kOptimizer) {
     note_step_after_skip(op);
-    const UpdateRule rule = op.info->update;
     optimizes_ = true;
-    divides_by_size_ =
-        divides_by_size_ || rule == UpdateRule::kQuotient || rule == UpdateRule::kAdam || rule == UpdateRule::kAdamW;
+    divides_by_size_ = divides_by_size_ || divides_by_size(op);
     const bool past = in_step_ && scaled_ && !unscaled_ && stepped_past_.call_site.empty();
     if (past) stepped_past_.call_site = names_.text(op.record->call_site);
   }
   // A fused optimizer of a package may be given the scale.
-  unscales_ = unscales_ || !op.info->known() || (factor && *factor != 1 && std::fabs(*factor * scale_ - 1) <= kSameFactor);
+  unscales_ = unscales_ || !op.info->known() || by_scale;
 }
 
 std::optional<ScalerWatch::MisuseState> ScalerWatch::never_unscaled() const {
@@ -302,6 +333,7 @@ StepOutcome ScalerWatch::on_step_end(const StepRecord& step) {
     stepped_past_.last_step = step.step;
     stepped_past_.scale = step_scale_;
   }
+  scaled_gradients_.end_step();
   last_skip_ = ours && skip_ ? std::optional(step.step) : std::nullopt;
   in_step_ = scaled_ = skip_ = found_ = unscaled_ = false;
   for (MisuseState& state : misuses_) state.went_on = state.went_on || step.step > state.last_step;

@@ -13,6 +13,7 @@
 #include "src/analyze/graph/step_outcome.h"
 #include "src/analyze/graph/value_graph.h"
 #include "src/analyze/stream/names.h"
+#include "src/analyze/watch/scaled_gradients.h"
 #include "src/analyze/watch/scaler_points.h"
 
 namespace nanhunt::analyze {
@@ -28,7 +29,7 @@ inline constexpr std::uint64_t kStableSteps = 20;      // clean steps at a scale
 
 class ScalerWatch {
  public:
-  explicit ScalerWatch(const Names& names) : names_(names) {}
+  explicit ScalerWatch(const Names& names) : names_(names), scaled_gradients_(names) {}
 
   void on_scaler(const ScalerRecord& record) {
     told_ = told_ || record.action != ScalerAction::kClip;
@@ -41,8 +42,8 @@ class ScalerWatch {
   }
   // ... multiplied gradients by a number of its own before it unscales them.
   void on_own_clip(double by, std::uint32_t step);
-  // An op after backward, and by what it multiplies, where that is one number: does the program unscale by itself?
-  void on_op_after_backward(const OpInView& op, std::optional<double> factor);
+  // An op, and by what it multiplies gradients, where that is one number: does the program unscale by itself?
+  void on_op(const OpInView& op, std::optional<double> factor);
   void set_dynamic() { section_.dynamic = true; }  // its scale has changed
   StepOutcome on_step_end(const StepRecord& step);
 
@@ -77,7 +78,8 @@ class ScalerWatch {
     kUnscaleTwice,
     kStepTwice,
     kNeverUnscaled,
-    kSteppedAfterSkip
+    kSteppedAfterSkip,
+    kSteppedPast
   };
   struct MisuseState {
     Misuse kind = Misuse::kRefused;
@@ -87,9 +89,9 @@ class ScalerWatch {
     double clipped_by = 1;  // where no norm is known
     bool did_harm = false;  // numbers were changed by it
     bool went_on = false;   // the program did: a later step finished, or the scaler was called again
-    bool sizes_count = true;  // kNeverUnscaled: updates are as large as the gradients, as those of SGD are
+    bool sizes_count = true;  // kNeverUnscaled, kSteppedPast: updates are as large as the gradients, as those of SGD are
     std::string text, call_site;
-    std::vector<std::string> parameters;  // kSteppedAfterSkip: updated by the first such step
+    std::vector<std::string> parameters;  // kSteppedAfterSkip, kSteppedPast: updated by the first such step
   };
   const std::vector<MisuseState>& misuses() const { return misuses_; }
   // The scaler has only ever multiplied the loss, and optimizers step with what came of it.
@@ -111,6 +113,8 @@ class ScalerWatch {
   void follow_scale(const ScalerRecord& record);
   void give_up(const ScalerRecord& record);
   void note_step_after_skip(const OpInView& op);
+  void note_step_past(const OpInView& op);
+  MisuseState* misuse_of_op(Misuse kind, const OpInView& op, bool did_harm);
   void judge_streak(const StepOutcome& outcome, std::uint32_t step);
   void collapse(Collapse kind, bool fault, std::uint32_t step);
 
@@ -156,6 +160,7 @@ class ScalerWatch {
   Decline decline_;
   std::optional<CollapseState> collapse_;
   std::vector<MisuseState> misuses_;
+  ScaledGradients scaled_gradients_;
   MisuseState stepped_past_;  // steps of optimizers that the scaler was not asked for
   bool unscales_ = false;   // it was called for more than to scale, or the program divides gradients itself, or may
   bool optimizes_ = false;  // an op of an optimizer was seen

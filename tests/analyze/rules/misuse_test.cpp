@@ -157,6 +157,86 @@ TEST(Misuse, of_a_scaler_that_only_scales_leads_the_overflow_that_follows_of_it)
   }
 }
 
+// Two optimizers, one of which the scaler steps. The other one steps by itself in step 0 and step 1, in whose backward
+// or forward something overflows.
+struct PastScaler {
+  Phase phase = Phase::kBackward;
+  const char* update = "add_";  // of the optimizer that steps by itself
+  bool own_loss = false;        // it trains a loss that no scaler multiplied
+  bool cleared = false;         // scaled gradients that were zeroed before
+  double divided_by = 1;        // by the program, in a hook
+  bool scale_given = false;     // to a fused optimizer
+};
+
+Analysis one_of_two_past_the_scaler(const PastScaler& p) {
+  ScaledRun run(4096);
+  TraceBuilder& t = run.t;
+  Handle body = t.value(finite()), head = t.value(finite());
+  for (int step = 0; step < 2; ++step) {
+    const auto half = [&](Phase phase) {
+      const Numbers n = finite(64).as(DType::kF16).range(-6e4, 6e4);
+      return p.phase == phase && step == 1 ? n.inf(3) : n;
+    };
+    const Handle x = t.value(finite(64).as(DType::kF16).shape({8, 8}).range(-300, 300));
+    const Handle h = t.in("fc").op("mm", {{"self", x}, {"mat2", x}}, half(Phase::kForward));
+    const Handle loss = t.in("<loss>", Phase::kLoss).op("mean", {{"self", x}}, finite(1));
+    t.scaler(run.record(ScalerAction::kScale));
+    const Handle scaled = t.in("<loss>", Phase::kScale).op("mul", {{"self", loss}}, finite(1), {{"other", 4096}});
+    t.in("fc", Phase::kBackward);
+    Handle of_body = t.op("mm_backward", {{"grad_output", scaled}}, finite());
+    const Handle d = t.value(finite(64).as(DType::kF16).shape({8, 8}).range(-6e4, 6e4));
+    const Handle from = p.own_loss ? t.value(finite(1)) : scaled;
+    Handle of_head = t.op("mm", {{"self", d}, {"mat2", d}, {"grad_output", from}}, half(Phase::kBackward));
+    if (p.divided_by != 1) of_head = t.op("div", {{"self", of_head}}, half(Phase::kBackward), {{"other", p.divided_by}});
+    if (p.cleared) {
+      t.in("", Phase::kData).in_place("zero_", of_head, {}, finite().range(0, 0).zeros(8));
+      t.in("fc", Phase::kBackward).in_place("add_", of_head, {{"other", x}}, half(Phase::kBackward));
+    }
+    t.scaler(run.record(ScalerAction::kUnscale));
+    t.in("", Phase::kUnscale)
+        .in_place("_amp_foreach_non_finite_check_and_unscale_", of_body, {}, finite(), {{"inv_scale", 1.0 / 4096}});
+    t.in("body.weight", Phase::kOptimizer).called_from("train.py:8").in_place("add_", body, {{"other", of_body}}, finite());
+    t.scaler(run.record(ScalerAction::kStep));
+    t.in("head.weight", Phase::kOptimizer).called_from("train.py:9");
+    std::vector<In> reads = {{"other", p.phase == Phase::kForward && step == 1 ? h : of_head}};
+    if (p.scale_given) reads.push_back({"grad_scale", t.value(finite(1))});
+    t.in_place(p.update, head, reads, step == 1 ? finite().inf(3) : finite());
+    t.mark(TensorRole::kParameter, "head.weight", head);
+    t.scaler(run.record(ScalerAction::kUpdate));
+    t.end_step(1, 4096);
+  }
+  return analysis_of(t);
+}
+
+TEST(Misuse, of_one_optimizer_that_steps_past_the_scaler_leads_the_overflow_that_follows_of_it) {
+  for (const Phase phase : {Phase::kBackward, Phase::kForward}) {
+    const Analysis a = one_of_two_past_the_scaler({phase});
+    ASSERT_FALSE(a.findings.empty());
+    const Finding& f = a.findings[0];
+    EXPECT_EQ(f.cls, FindingClass::kApiMisuse) << table(a);
+    EXPECT_EQ(f.severity, Severity::kFault);
+    EXPECT_EQ(f.call_site, "train.py:9");
+    EXPECT_EQ(f.advice.at(0).id, "step-by-scaler");
+    EXPECT_NE(text_of(f).find("It updates head.weight."), std::string::npos) << text_of(f);
+    for (const Finding& other : a.findings) EXPECT_NE(other.cls, FindingClass::kOverflow) << table(a);
+  }
+}
+
+TEST(Misuse, of_one_optimizer_is_not_seen_where_its_gradients_carry_no_scale) {
+  for (const PastScaler& p : {PastScaler{.own_loss = true}, PastScaler{.cleared = true}, PastScaler{.divided_by = 4096},
+                              PastScaler{.update = "_fused_adam_", .scale_given = true}}) {
+    for (const Finding& f : one_of_two_past_the_scaler(p).findings) EXPECT_NE(f.cls, FindingClass::kApiMisuse) << f.title;
+  }
+}
+
+TEST(Misuse, of_one_optimizer_leads_no_forward_where_its_updates_are_of_another_size) {
+  // given one that divides by the gradients' size
+  const Analysis a = one_of_two_past_the_scaler({Phase::kForward, "addcdiv_"});
+  ASSERT_EQ(a.findings.size(), 2u) << table(a);
+  EXPECT_EQ(a.findings[0].cls, FindingClass::kOverflow);
+  EXPECT_EQ(a.findings[1].severity, Severity::kWarning);
+}
+
 // A scaler skips the step 0 of infinite gradients. Then an optimizer runs by itself, with those gradients or with new
 // ones.
 Analysis stepped_after_skip(bool clears) {

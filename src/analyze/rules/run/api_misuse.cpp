@@ -113,7 +113,10 @@ extern const Rule kApiMisuseRule{FindingClass::kApiMisuse, diagnose_api_misuse};
 void report_misuses(std::vector<Finding>& findings, const ScalerWatch& scaler) {
   using Kind = ScalerWatch::Misuse;
   std::vector<ScalerWatch::MisuseState> misuses = scaler.misuses();
-  if (const auto never = scaler.never_unscaled()) misuses.push_back(*never);
+  if (const auto never = scaler.never_unscaled()) {  // which says more
+    std::erase_if(misuses, [](const ScalerWatch::MisuseState& m) { return m.kind == Kind::kSteppedPast; });
+    misuses.push_back(*never);
+  }
   for (const ScalerWatch::MisuseState& m : misuses) {
     Finding f;
     f.cls = FindingClass::kApiMisuse;
@@ -189,6 +192,21 @@ void report_misuses(std::vector<Finding>& findings, const ScalerWatch& scaler) {
             "magnitude, which hides the factor. SGD and clipping do not.";
         f.advice = {make_advice("step-by-scaler")};
         break;
+      case Kind::kSteppedPast:
+        f.place.op = "step";
+        f.place.phase = Phase::kOptimizer;
+        f.severity = Severity::kWarning;
+        f.call_site = m.call_site;
+        f.title = fmt::format("An optimizer steps past the loss scaler: its gradients are {} times too large",
+                              scale_text(m.scale));
+        f.explanation = fmt::format(
+            "Backward of the scaled loss made them, and nothing divided them by the scale: the scaler was asked to step "
+            "another optimizer, and this one's own step() was called. It neither unscales nor skips a step whose "
+            "gradients are not finite.{}",
+            m.sizes_count ? "" : " It divides by the gradients' magnitude, which hides the factor in its updates.");
+        if (!m.parameters.empty()) f.evidence.push_back(fmt::format("It updates {}.", join(m.parameters, 4)));
+        f.advice = {make_advice("step-by-scaler")};
+        break;
       case Kind::kSteppedAfterSkip:
         f.place.op = "step";
         f.place.phase = Phase::kOptimizer;
@@ -209,7 +227,7 @@ void report_misuses(std::vector<Finding>& findings, const ScalerWatch& scaler) {
                                    : fmt::format("in steps {} to {}", m.first_step, m.last_step);
       f.evidence.push_back(fmt::format("Seen {} times, {}.", m.count, when));
     }
-    if (m.kind == Kind::kNeverUnscaled || m.kind == Kind::kSteppedAfterSkip) {
+    if (m.kind == Kind::kNeverUnscaled || m.kind == Kind::kSteppedAfterSkip || m.kind == Kind::kSteppedPast) {
       lead(findings, std::move(f), m);
     } else {
       findings.push_back(std::move(f));
