@@ -118,7 +118,7 @@ void ScalerWatch::follow(const ScalerRecord& record) {
     if (record.step > step_ + std::uint64_t{1}) optimizers_.clear();  // an update between may be missing
     step_ = record.step;
     in_step_ = true;
-    scaled_ = skip_ = found_ = unscaled_ = absorbed_ = false;
+    scaled_ = skip_ = made_ = found_ = unscaled_ = absorbed_ = false;
     step_scale_ = scale_;
     early_clip_.reset();
   }
@@ -143,6 +143,7 @@ void ScalerWatch::follow(const ScalerRecord& record) {
   unscales_ = unscales_ || (record.action != ScalerAction::kCreate && record.action != ScalerAction::kScale);
   switch (record.action) {
     case ScalerAction::kCreate:
+      made_ = true;
       if (created_) {  // a second scaler: the first one is shown, and both number their optimizers from 0
         several_ = true;
         break;
@@ -308,7 +309,9 @@ void ScalerWatch::judge_streak(const StepOutcome& outcome, std::uint32_t step) {
   if (low_skips_ >= kSkipsBelowOne || outcome.scale < kHopelessScale) {
     collapse(Collapse::kEndless, true, step);
   } else if (same_scale_skips_ >= kSkipsAtFloor) {
-    collapse(Collapse::kFloor, true, step);
+    const bool remade = made_steps_ >= same_scale_skips_;
+    collapse(remade ? Collapse::kRemade : Collapse::kFloor, true, step);
+    if (remade && collapse_->kind == Collapse::kRemade) collapse_->scale = outcome.scale;
   } else if (streak_ >= kSkipsWithoutEnd) {
     collapse(Collapse::kEndless, true, step);
   } else if (low_skips_ > 0) {
@@ -316,7 +319,7 @@ void ScalerWatch::judge_streak(const StepOutcome& outcome, std::uint32_t step) {
   }
   if (collapse_ && collapse_->streak_from == streak_from_ && collapse_->skips < streak_) {
     collapse_->skips = streak_;
-    collapse_->scale = scale_;
+    if (collapse_->kind != Collapse::kRemade) collapse_->scale = scale_;
   }
 }
 
@@ -335,7 +338,8 @@ StepOutcome ScalerWatch::on_step_end(const StepRecord& step) {
   }
   scaled_gradients_.end_step();
   last_skip_ = ours && skip_ ? std::optional(step.step) : std::nullopt;
-  in_step_ = scaled_ = skip_ = found_ = unscaled_ = false;
+  const bool made = ours && made_;
+  in_step_ = scaled_ = skip_ = made_ = found_ = unscaled_ = false;
   for (MisuseState& state : misuses_) state.went_on = state.went_on || step.step > state.last_step;
   if (!seen_) return outcome;
 
@@ -343,8 +347,9 @@ StepOutcome ScalerWatch::on_step_end(const StepRecord& step) {
   section_.skipped += outcome.held_back ? 1 : 0;
   points_.add({step.step, outcome.scale, outcome.held_back});
   // Steps that the trace no longer holds may have gone through.
-  if (step.step > next_step_) streak_ = same_scale_skips_ = low_skips_ = 0;
+  if (step.step > next_step_) streak_ = same_scale_skips_ = low_skips_ = made_steps_ = 0;
   next_step_ = step.step + 1;
+  made_steps_ = made ? made_steps_ + 1 : 0;
   judge_streak(outcome, step.step);
   held_steps_ = outcome.held_back ? 0 : outcome.scale == held_scale_ ? held_steps_ + 1 : 1;
   held_scale_ = outcome.scale;

@@ -58,7 +58,7 @@ class ScalerWatch {
   std::uint32_t streak() const { return streak_; }  // steps skipped in a row, up to now; a gap in the steps ends it
 
   // Why a dynamic scale cannot recover.
-  enum class Collapse : std::uint8_t { kZero, kInfinite, kFloor, kEndless, kBelowOne, kNeverGrows, kGaveUp };
+  enum class Collapse : std::uint8_t { kZero, kInfinite, kFloor, kEndless, kBelowOne, kNeverGrows, kGaveUp, kRemade };
   struct CollapseState {
     Collapse kind = Collapse::kEndless;
     bool fault = true;             // else a warning
@@ -66,7 +66,7 @@ class ScalerWatch {
     std::uint32_t streak_from = 0;  // first step of the streak of skips that led there
     std::uint32_t skips = 0;       // of that streak; kGaveUp: since the scale last grew
     std::uint32_t absorbed = 0;    // kGaveUp: those that hysteresis took
-    double scale = 1, from_scale = 1;
+    double scale = 1, from_scale = 1;  // kRemade: scale is the one that each new scaler starts with
     std::int64_t tracker = 0, interval = 0;
   };
   const std::optional<CollapseState>& collapse() const { return collapse_; }
@@ -136,6 +136,7 @@ class ScalerWatch {
   std::uint32_t step_ = 0;
   bool in_step_ = false, scaled_ = false, unscaled_ = false;
   bool skip_ = false;   // an optimizer was held back
+  bool made_ = false;   // a scaler was
   bool found_ = false;  // a check found something, and no optimizer was told to run or not to
   double step_scale_ = 1;
   std::optional<std::uint32_t> last_skip_;  // the step before, where the scaler held an optimizer back
@@ -149,6 +150,7 @@ class ScalerWatch {
   double scale_ = 1;  // now
   std::uint32_t next_step_ = 0;  // after the last one that ended
   std::uint32_t streak_ = 0, streak_from_ = 0, same_scale_skips_ = 0, low_skips_ = 0;
+  std::uint32_t made_steps_ = 0;  // in a row, in each of which a scaler was made
   double streak_scale_ = 1, last_skip_scale_ = 1;
   std::uint32_t hysteresis_ = 0;  // overflows that do not lower the scale
   bool absorbed_ = false;         // hysteresis took the overflow of this step

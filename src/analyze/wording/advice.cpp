@@ -155,6 +155,8 @@ constexpr Row kRows[] = {
     {"no-zero-vector",
      "Fill neither the vectors v nor a row of them with zeros; for a weight of 0 set their lengths g to 0.",
      "A vector of zeros has no direction: v over its norm is 0/0."},
+    {"one-scaler", "Make the scaler once, before the loop, and use it in every step.",
+     "Its scale is what it has learnt of the steps before."},
     {"optimizer-after-convert", "Build the optimizer after the model has its format, device and wrappers.",
      "It then holds the parameters that are trained."},
     {"optimizer-eps", "Give the optimizer an eps above 0, such as 1e-8.",

@@ -244,6 +244,24 @@ TEST(Collapse, at_the_floor_of_the_scale_is_told) {
   EXPECT_EQ(analysis_of(twin.t).verdict.status, VerdictStatus::kCalibrating);
 }
 
+TEST(Collapse, of_a_scaler_that_each_step_makes_anew_is_told_and_not_of_a_floor) {
+  // given gradients that overflow at the first scale, and a scaler that is made in every step, or once
+  ScaledRun run(65536);
+  run.floor = 65536;  // where each new one starts
+  ScaledRun twin(65536);
+  for (int step = 0; step < 20; ++step) {
+    run.t.scaler(run.record(ScalerAction::kCreate));
+    run.step({.fits = 4096});
+    twin.step({.fits = 4096});
+  }
+  const Analysis a = analysis_of(run.t);
+  ASSERT_FALSE(a.findings.empty());
+  EXPECT_EQ(a.findings[0].cls, FindingClass::kScalerCollapse);
+  EXPECT_EQ(a.findings[0].title, "A new loss scaler is made in every step: its scale is 65536 again each time");
+  EXPECT_EQ(a.findings[0].advice.at(0).id, "one-scaler");
+  EXPECT_EQ(analysis_of(twin.t).verdict.status, VerdictStatus::kCalibrating);
+}
+
 TEST(Collapse, below_one_that_recovers_is_a_warning) {
   ScaledRun run(4);
   run.steps(10, {.fits = 0.25});

@@ -164,6 +164,15 @@ void report_collapse(Finding& f, const ScalerWatch::CollapseState& s) {
           "{} at a scale that does not get lower: it is at its floor, and the gradients overflow there too.{}",
           count_of(s.skips, "step") + " in a row were skipped", under);
       break;
+    case Kind::kRemade:
+      f.title = fmt::format("A new loss scaler is made in every step: its scale is {} again each time",
+                            scale_text(s.scale));
+      f.explanation = fmt::format(
+          "{}: the gradients overflow at the scale that a new scaler starts with, and what each one lowers it to is "
+          "gone with it.{}",
+          count_of(s.skips, "step") + " in a row were skipped", under);
+      f.advice = {make_advice("one-scaler")};
+      break;
     case Kind::kEndless:
       if (!s.fault) {
         f.title = fmt::format("The loss scale took {} skipped in a row to settle, from {} to {}",
