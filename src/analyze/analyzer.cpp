@@ -19,6 +19,7 @@
 #include "src/analyze/findings/findings.h"
 #include "src/analyze/findings/elsewhere.h"
 #include "src/analyze/findings/ops_in_trace.h"
+#include "src/analyze/watch/kept_gradients.h"
 #include "src/analyze/watch/layer_watch.h"
 #include "src/analyze/watch/lr_ramp.h"
 #include "src/analyze/findings/merge.h"
@@ -69,6 +70,7 @@ class AnalyzerImpl final : public RankPass {
         sources_(names_),
         scaler_(names_),
         own_scaler_(names_, scaler_),
+        kept_gradients_(names_),
         endings_(names_),
         norms_(names_),
         layers_(names_),
@@ -159,6 +161,7 @@ class AnalyzerImpl final : public RankPass {
     for (const ValueGraph::DeferredResult& late : graph_.take_deferred_results()) comm_.on_deferred(late);
     comm_.on_op(view, graph_);
     own_scaler_.on_op(view);
+    kept_gradients_.on_op(view);
     eps_.on_op(view);
     state_underflow_.on_op(view);
     gradient_underflow_.on_op(view);
@@ -184,6 +187,7 @@ class AnalyzerImpl final : public RankPass {
     if (const Value* value = graph_.value(mark.value)) {
       const bool unscaled = value->made_in == Phase::kUnscale || value->made_in == Phase::kClip;
       norms_.on_mark(mark, *value, unscaled ? 1 : scaler_.gradient_factor());
+      if (mark.kind == TensorRole::kBoundaryGradient) kept_gradients_.on_gradient(*value);
     }
   }
 
@@ -211,6 +215,7 @@ class AnalyzerImpl final : public RankPass {
   Sources sources_;
   ScalerWatch scaler_;
   OwnScaler own_scaler_;
+  KeptGradients kept_gradients_;
   Endings endings_;
   NormWatch norms_;
   LayerWatch layers_;
@@ -274,6 +279,7 @@ void AnalyzerImpl::on_step(const StepRecord& told) {
   layers_.on_step_end(record.step, outcome.scaled ? outcome.scale : 1, outcome.held_back);
   if (finished) update_loss_.on_step_end(record.step, record.loss);
   standstill_.on_step_end();
+  if (finished) kept_gradients_.on_step_end(record.step);
   if (finished) lr_ramp_.on_step_end(record.step, record.lr, record.loss);
   sources_.on_step_end(record);
   setup_.on_step_end(record, outcome.scaled && outcome.scale != 1);
@@ -487,6 +493,7 @@ Analysis AnalyzerImpl::judge(const RunInfo& info, const TraceHealth& health, con
       });
   if (bad_loss_ && !explained) analysis.findings.insert(analysis.findings.begin(), bad_loss_finding());
   lr_ramp_.conclude(analysis.findings);
+  kept_gradients_.conclude(analysis.findings);
   if (auto warning = state_underflow_.finding()) analysis.findings.push_back(std::move(*warning));
   if (auto lost = gradient_underflow_.finding()) analysis.findings.push_back(std::move(*lost));
   if (auto lost = comm_underflow_.finding()) analysis.findings.push_back(std::move(*lost));

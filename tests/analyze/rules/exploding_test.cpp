@@ -20,12 +20,13 @@ struct Divergence {
   int calm = 0;                               // of them, at first, without growth
   bool overflow = true;
   double wide = 0;                            // reach of a column, of that of the median one; 0: none was out of scale
+  bool accumulates = false, clears = true;    // gradients stay where they are; and are zeroed before each backward
   std::uint32_t missing = 0;                  // steps after each that the trace does not hold
 };
 
 Analysis diverging(const Divergence& d) {
   TraceBuilder t;
-  std::vector<Handle> weights;
+  std::vector<Handle> weights, grads(d.weights.size());
   const auto path = [](std::size_t layer) { return "net." + std::to_string(layer) + ".weight"; };
   const auto grown = [&](int step) { return std::max(0, step - d.calm); };
   const auto norm = [&](double factor, int step) { return std::pow(factor * factor, grown(step)); };
@@ -43,10 +44,17 @@ Analysis diverging(const Divergence& d) {
     t.mark(TensorRole::kLoss, "loss", l);
     for (std::size_t i = 0; i < weights.size(); ++i) {
       const Numbers g = finite().squares(norm(d.gradient, step));
-      const Handle grad = t.in("net", Phase::kBackward).op("mm_backward", {{"grad_output", l}}, bad ? g.nan(8) : g);
+      if (d.accumulates && d.clears && step > 0)
+        t.in("", Phase::kData).called_from("").in_place("zero_", grads[i], {}, finite().range(0, 0).zeros(8));
+      Handle grad = t.in("net", Phase::kBackward).op("mm_backward", {{"grad_output", l}}, bad ? g.nan(8) : g);
+      if (d.accumulates && step > 0) {
+        t.in(path(i), Phase::kBackward).in_place("add_", grads[i], {{"other", grad}}, bad ? g.nan(8) : g);
+        grad = grads[i];
+      }
+      grads[i] = grad;
       t.mark(TensorRole::kBoundaryGradient, path(i), grad);
       const Numbers w = finite().squares(norm(d.weights[i], step + 1));
-      t.in(path(i), Phase::kOptimizer).in_place("add_", weights[i], {{"other", grad}}, bad ? w.nan(8) : w);
+      t.in(path(i), Phase::kOptimizer).called_from("train.py:31").in_place("add_", weights[i], {{"other", grad}}, bad ? w.nan(8) : w);
       t.mark(TensorRole::kParameter, path(i), weights[i]);
     }
     t.end_step(bad ? std::numeric_limits<double>::infinity() : std::pow(d.loss, grown(step)));
@@ -69,6 +77,20 @@ TEST(Exploding, is_the_growth_of_most_layers_before_the_first_overflow) {
       << ::testing::PrintToString(evidence);
   EXPECT_EQ(a.findings[0].advice.at(0).id, "lower-lr");
   EXPECT_EQ(a.findings[0].advice.at(1).id, "warm-up");
+}
+
+TEST(Exploding, of_gradients_that_nobody_clears_is_told_under_them) {
+  const Analysis a = diverging({.accumulates = true, .clears = false});
+  ASSERT_FALSE(a.findings.empty());
+  const Finding& f = a.findings[0];
+  EXPECT_EQ(f.cls, FindingClass::kApiMisuse) << table(a);
+  EXPECT_EQ(f.call_site, "train.py:31");
+  EXPECT_EQ(f.advice.at(0).id, "clear-gradients");
+  EXPECT_THAT(f.evidence, ::testing::Contains(::testing::HasSubstr("Training diverged: the loss grew")));
+  // given gradients that are zeroed, or made anew, or steps between which others are missing
+  for (const Divergence& d : {Divergence{.accumulates = true}, Divergence{},
+                              Divergence{.accumulates = true, .clears = false, .missing = 1}})
+    EXPECT_NE(diverging(d).findings.at(0).cls, FindingClass::kApiMisuse);
 }
 
 TEST(Exploding, names_the_column_that_is_out_of_scale) {
