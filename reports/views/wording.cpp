@@ -96,7 +96,7 @@ std::string_view class_phrase(FindingClass c) {
     case FindingClass::kComm:
       return "numbers that went bad between ranks";
     case FindingClass::kApiMisuse:
-      return "training calls in the wrong order";
+      return "training calls that are missing, or in the wrong order";
     case FindingClass::kScalerCalibration:
       return "the loss scaler finding its scale";
     case FindingClass::kScalerCollapse:

@@ -36,6 +36,11 @@ bool is_silent_loss(const Finding& f) {
          ((f.cls == FindingClass::kUnderflow || f.cls == FindingClass::kEpsUnderflow) && f.sinks.empty());
 }
 
+// How precision is set up: nothing has come of it that was seen.
+bool is_of_setup(const Finding& f) {
+  return f.cls == FindingClass::kApiMisuse && f.severity == Severity::kWarning && f.place.seq == kNoSeq;
+}
+
 // Ranks share one scale: its collapse is told by the rank that knows what was underneath.
 void drop_hollow_collapses(std::vector<Finding>& findings) {
   const auto collapse = [](const Finding& f) { return f.cls == FindingClass::kScalerCollapse; };
@@ -169,8 +174,8 @@ void conclude(Analysis& analysis, const AnalyzeOptions& options) {
   std::vector<Finding>& findings = analysis.findings;
   tell_ignored(findings, analysis.coverage);
   std::stable_sort(findings.begin(), findings.end(), [](const Finding& a, const Finding& b) {
-    return std::tuple(-static_cast<int>(a.severity), is_silent_loss(a), order_step(a), a.rank) <
-           std::tuple(-static_cast<int>(b.severity), is_silent_loss(b), order_step(b), b.rank);
+    return std::tuple(-static_cast<int>(a.severity), is_of_setup(a), is_silent_loss(a), order_step(a), a.rank) <
+           std::tuple(-static_cast<int>(b.severity), is_of_setup(b), is_silent_loss(b), order_step(b), b.rank);
   });
   fold_related(findings);
   const std::size_t limit = std::max<std::size_t>(1, options.max_findings);

@@ -18,9 +18,11 @@ struct HiddenOverflow {
   bool all = true;             // every row, so the output is 0 everywhere
   bool gradient = false;       // comes back all the same
   const char* absorber = "rsqrt";
+  bool autocast = false;       // to fp16, without a loss scaler
 };
 Analysis normalised(const HiddenOverflow& o) {
   TraceBuilder t;
+  if (o.autocast) t.setup(SetupFact::kAutocast, "", "train.py:3", DType::kF16);
   for (int step = 0; step < o.steps; ++step) {
     const bool over = step >= o.from && step < o.until;
     const Numbers h = finite(8).as(DType::kF16).range(-300, 300);
@@ -50,6 +52,13 @@ TEST(Swallowed, overflow_that_an_op_absorbs_is_a_warning_at_the_op_that_made_it)
   EXPECT_EQ(f.chain.nodes[1].lifecycle, Lifecycle::kDisappear);
   EXPECT_EQ(a.verdict.status, VerdictStatus::kWarning);
   EXPECT_EQ(table(normalised({.from = 5})), "clean\n");
+}
+
+TEST(Swallowed, overflow_is_told_before_a_loss_scaler_that_is_missing) {
+  const Analysis a = normalised({.all = false, .autocast = true});
+  ASSERT_EQ(a.findings.size(), 2u) << table(a);
+  EXPECT_EQ(a.findings[0].cls, FindingClass::kOverflow);
+  EXPECT_EQ(a.findings[1].title, "The model runs under autocast to fp16 without a loss scaler");
 }
 
 TEST(Swallowed, overflow_that_leaves_what_it_feeds_dead_is_a_fault) {
