@@ -201,5 +201,132 @@ TEST(Cure, names_the_constant_of_the_format_that_the_op_stores) {
   }
 }
 
+// log of zeros that the last of `makers` made: of a softmax or a sigmoid first.
+Finding log_of(const std::vector<std::string>& makers, const std::string& log = "log") {
+  TraceBuilder t;
+  t.in("head");
+  Handle p = t.value(finite());
+  for (const std::string& maker : makers) {
+    const Numbers made = finite().range(0, 1).zeros(1);
+    p = maker == "div" ? t.op("div", {{"self", p}, {"other", t.value(finite().range(1, 2))}}, made)
+        : maker == "rsub" ? t.op("rsub", {{"self", p}}, made, {{"other", 1}})
+                          : t.op(maker, {{"self", p}}, made);
+  }
+  std::vector<In> given = {{"self", p}};
+  if (log == "xlogy") given = {{"self", t.value(finite().range(1, 2))}, {"other", p}};
+  t.mark(TensorRole::kLoss, "loss", t.op(log, given, finite().neg_inf(1)));
+  t.end_step();
+  return analysis_of(t).findings.at(0);
+}
+
+TEST(Cures, of_log_are_one_with_a_softmax_or_a_sigmoid_only_where_that_made_its_argument) {
+  EXPECT_EQ(advice_of(log_of({"softmax"})), "log-softmax clamp-input ");
+  EXPECT_EQ(advice_of(log_of({"softmax", "div"})), "clamp-input ");
+  EXPECT_EQ(advice_of(log_of({"sigmoid"})), "with-logits clamp-input ");
+  EXPECT_EQ(advice_of(log_of({"sigmoid", "rsub"})), "with-logits clamp-input ");
+  EXPECT_EQ(advice_of(log_of({"sigmoid", "div"})), "clamp-input ");
+}
+
+TEST(Cures, of_xlogy_are_those_of_a_logarithm) {
+  EXPECT_EQ(advice_of(log_of({"relu"}, "xlogy")), "clamp-input ");
+}
+
+// A division of backward by what the log of line 23 was given, at that line or, by the program, at another one.
+Finding derivative_of_log(const std::string& site) {
+  TraceBuilder t;
+  const Handle x = t.in("<loss>", Phase::kLoss).called_from("m.py:22").op("relu", {{"self", t.value(finite())}}, finite().range(0, 1).zeros(2));
+  t.called_from("m.py:23").op("log", {{"self", x}}, finite().neg_inf(2));
+  const Handle d = t.in("<loss>", Phase::kBackward).called_from(site).op("div", {{"self", t.value(finite().zeros(2))}, {"other", x}}, finite().nan(2));
+  t.mark(TensorRole::kBoundaryGradient, "fc.weight", d);
+  t.end_step();
+  return analysis_of(t).findings.at(0);
+}
+
+TEST(Cures, of_a_division_that_is_the_derivative_of_log_speak_of_log) {
+  const Finding f = derivative_of_log("m.py:23");
+  EXPECT_EQ(f.title, "div in <loss>: the derivative of log at 0");
+  EXPECT_TRUE(says(f, "In loss it gave 2 -Inf of 8")) << text_of(f);
+  EXPECT_EQ(advice_of(f), "clamp-input ");
+  const Finding own = derivative_of_log("m.py:30");
+  EXPECT_EQ(own.title, "div in <loss>: 0/0");
+  EXPECT_EQ(advice_of(own), "guard-denominator ");
+}
+
+// 5e20 / divisor passes fp32.
+Finding quotient(double numerator, double divisor) {
+  TraceBuilder t;
+  const Handle a = t.value(finite().range(-numerator, numerator)), b = t.value(finite().range(divisor, divisor).smallest_of(divisor));
+  const Handle y = t.in("scan").op("div", {{"self", a}, {"other", b}}, finite().inf(1));
+  t.element(y, 3, kInf, {{{"self", a}, numerator}, {{"other", b}, divisor}});
+  t.mark(TensorRole::kLoss, "loss", y);
+  t.end_step();
+  return analysis_of(t).findings.at(0);
+}
+
+TEST(Cures, of_a_quotient_tell_a_divisor_that_vanishes) {
+  const Finding f = quotient(5e20, 2.7e-22);
+  EXPECT_EQ(advice_of(f), "vanishing-divisor ");
+  EXPECT_TRUE(says(f, "The divisor is extreme: 2.7e-22.")) << text_of(f);
+  EXPECT_EQ(advice_of(quotient(3e38, 0.25)), "lower-magnitude ");
+}
+
+// A function that passes fp32; `exact`: its result in fp64. What reads it first: `reader`.
+Finding grown(const std::string& function, double exact, const std::string& reader) {
+  TraceBuilder t;
+  const Handle x = t.value(finite().range(80, 90));
+  const Handle y = t.in("<loss>", Phase::kLoss).op(function, {{"self", x}}, finite().inf(1));
+  for (const auto& [mode, dtype] : {std::pair{ProbeMode::kSame, DType::kF32}, std::pair{ProbeMode::kWider, DType::kF64}}) {
+    ProbeRecord probe;
+    probe.mode = mode;
+    probe.dtype = dtype;
+    probe.ran = true;
+    probe.pos_inf = mode == ProbeMode::kSame ? 1 : 0;
+    probe.flat_index = 3;
+    probe.number = mode == ProbeMode::kSame ? kInf : exact;
+    t.probe(probe);
+  }
+  t.mark(TensorRole::kLoss, "loss", t.op("mean", {{"self", t.op(reader, {{"self", y}}, finite().inf(1))}}, finite(1).inf(1)));
+  t.end_step();
+  return analysis_of(t).findings.at(0);
+}
+
+TEST(Cures, of_a_function_that_overflows_on_the_way_to_a_result_that_fits_take_its_scaled_form) {
+  const Finding inside = grown("i0", 2.2e37, "mul");
+  EXPECT_EQ(inside.title, "i0 in <loss> overflows fp32 inside: 1 of 8 results are infinite");
+  EXPECT_EQ(advice_of(inside), "scaled-function ");
+  const Finding beyond = grown("i0", 2.2e39, "mul");
+  EXPECT_EQ(beyond.title, "i0 in <loss> overflows fp32: 1 of 8 results exceed 3.403e38");
+  EXPECT_EQ(advice_of(beyond), "lower-magnitude ");
+}
+
+TEST(Cures, of_a_growing_function_that_goes_into_a_logarithm_take_both_in_one) {
+  EXPECT_EQ(advice_of(grown("cosh", 5e56, "log")), "log-form ");
+  EXPECT_EQ(advice_of(grown("cosh", 5e56, "mul")), "lower-magnitude ");
+}
+
+TEST(Cures, of_a_divisor_that_is_one_number_of_the_programs_own_look_at_where_it_comes_from) {
+  for (const bool made : {false, true}) {
+    TraceBuilder t;
+    const Numbers zero = finite(1).range(0, 0).zeros(1);
+    Handle count = t.value(zero);
+    if (made) count = t.in("").op("sum", {{"self", t.value(finite().range(0, 0).zeros(8))}}, zero);
+    const Handle y = t.in("").op("div", {{"self", t.value(finite(1).range(1, 1))}, {"other", count}}, finite(1).inf(1));
+    t.mark(TensorRole::kLoss, "loss", y);
+    t.end_step();
+    EXPECT_EQ(advice_of(analysis_of(t).findings.at(0)), made ? "guard-denominator " : "look-at-divisor ");
+  }
+}
+
+TEST(Cures, of_a_parameter_that_an_update_took_below_0_make_it_positive_by_what_it_is) {
+  for (const bool trained : {true, false}) {
+    TraceBuilder t;
+    const Handle sigma = t.value(finite().range(-0.4, 1));
+    if (trained) t.mark(TensorRole::kParameter, "sigma", sigma);
+    t.mark(TensorRole::kLoss, "loss", t.in("weigh").op("log", {{"self", sigma}}, finite().nan(1)));
+    t.end_step();
+    EXPECT_EQ(advice_of(analysis_of(t).findings.at(0)), trained ? "clamp-input learn-logarithm " : "clamp-input ");
+  }
+}
+
 }  // namespace
 }  // namespace nanhunt

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "src/analyze/wording/text.h"
 
@@ -186,6 +187,24 @@ bool apply_to_graph(const Case& c, const std::vector<ProbeRecord>& probes, Findi
   return true;
 }
 
+// The result would fit the format in which it overflowed: a step on the way to it does not.
+void tell_inside(const Case& c, const Probes& p, Diagnosis& d) {
+  const FormatLimits& limits = format_limits(c.stored);
+  const ProbeRecord* exact = p.alone_f64;
+  if (exact == nullptr || exact->flat_index < 0 || is_narrow(c) || c.info->has(kAccumulates) ||
+      c.output->stats.inf() == 0 || !(std::fabs(exact->number) < limits.overflows_from))
+    return;
+  const std::string stored(dtype_name(c.stored));
+  d.title = fmt::format("{} overflows {} inside: {} of {} results are infinite", place(c), stored,
+                        c.output->stats.inf(), c.output->stats.numel);
+  d.cause = fmt::format("a step on the way to a result too large for {}", stored);
+  d.explanation = fmt::format(
+      "The result fits: it is {}. What the kernel computes on the way to it passes {}, the largest {} number. {}.",
+      number(exact->number), number(limits.max_finite), stored, made_text(c));
+  std::erase(d.advice, "lower-magnitude");
+  d.advice.emplace_back("scaled-function");
+}
+
 }  // namespace
 
 bool apply_probes(const Case& c, const std::vector<ProbeRecord>& probes, FindingClass& cls, Diagnosis& diagnosis) {
@@ -197,6 +216,7 @@ bool apply_probes(const Case& c, const std::vector<ProbeRecord>& probes, Finding
     diagnosis = tell(c, *truth);
     cls = *truth;
   }
+  if (cls == FindingClass::kOverflow && truth && p.alone_f64 != nullptr && finite(*p.alone_f64)) tell_inside(c, p, diagnosis);
   for (std::string& sentence : sentences(c, cls, p)) diagnosis.evidence.push_back(std::move(sentence));
   return truth.has_value();
 }

@@ -33,6 +33,7 @@ struct ArgSnapshot {
   LayoutId layout = 0;
   ArgRole role = ArgRole::kRead;
   bool known = false;        // its row was there, with statistics
+  bool is_parameter = false, is_made = false;  // is_made: by a watched op, or it is a view
   bool is_gradient = false;  // `name` is the parameter whose gradient this is
   std::uint8_t bad = 0;
   std::int64_t flushed = -1;
@@ -65,6 +66,8 @@ struct OriginContext {
   // Where backward made what can be singular, through views and in-place writes: the op that made it, and the one forward
   // op whose results alone it was made of. 0: not so. Where it is such a result itself, or a view of one, the second alone.
   StringId pole_maker = 0, pole_of = 0, pole_site = 0;  // pole_site: the line of pole_of
+  // Backward divides by what this forward op of the same line was given: log and the like, whose derivative that is.
+  std::optional<OpSnapshot> derivative_of;
   std::optional<ArgSnapshot> ignored_labels;  // of the loss that is divided: there is no other label
 };
 

@@ -55,6 +55,27 @@ void trace_pole(OriginContext& context, const OpInfo& info, const Names& names, 
   context.pole_site = forward->call_site;
 }
 
+// The forward op of the line of a division in backward that took the logarithm of what is divided by.
+std::optional<OpSnapshot> derived_logarithm(const OriginContext& context, const OpInfo& info, Names& names, ValueTable& values,
+                                            const OpRing& ring) {
+  if (info.bound != Bound::kQuotient) return std::nullopt;
+  const auto pole = std::find_if(context.op.inputs.begin(), context.op.inputs.end(),
+                                 [&](const ArgSnapshot& arg) { return is_pole_slot(info, names.text(arg.slot)); });
+  if (pole == context.op.inputs.end()) return std::nullopt;
+  for (std::uint64_t back = 1; back <= OpRing::kOps && back <= context.op.seq; ++back) {
+    const RecentOp* op = ring.find(context.op.seq - back);
+    if (op == nullptr || op->step != context.op.step) return std::nullopt;
+    if (op->phase == Phase::kBackward || op->call_site != context.op.call_site) continue;
+    const OpInfo& forward = names.op(op->op);
+    if (forward.pole != Pole::kNonPositive) continue;
+    for (std::uint32_t input = 0; input < op->inputs; ++input) {
+      const OpArg& arg = ring.input(*op, input);
+      if (arg.value == pole->value && is_pole_slot(forward, names.text(arg.slot))) return snapshot(*op, values, ring);
+    }
+  }
+  return std::nullopt;
+}
+
 // The labels of a loss that was added up and is divided now, where each of them is ignored.
 std::optional<ArgSnapshot> ignored_labels(const OriginContext& context, Names& names, ValueTable& values,
                                           const OpRing& ring) {
@@ -123,6 +144,8 @@ ArgSnapshot snapshot(const Value* value, const OpArg& arg) {
   out.name = value->name;
   out.layout = value->layout;
   out.known = value->has_stats;
+  out.is_parameter = value->has_role(TensorRole::kParameter);
+  out.is_made = value->producer != kNoSeq || value->base != 0;
   out.is_gradient = value->has_role(TensorRole::kBoundaryGradient);
   out.bad = value->bad;
   out.flushed = value->flushed;
@@ -156,6 +179,7 @@ std::unique_ptr<OriginContext> capture(const OpInView& op, Names& names, ValueTa
 
   if (origin.phase == Phase::kBackward) {
     trace_pole(*context, *op.info, names, values, ring);
+    context->derivative_of = derived_logarithm(*context, *op.info, names, values, ring);
   } else if (op.info->bound == Bound::kQuotient) {
     context->ignored_labels = ignored_labels(*context, names, values, ring);
   } else if (op.info->has(kWritesConstant)) {

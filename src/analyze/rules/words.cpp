@@ -41,6 +41,7 @@ std::string derivative_of_power(const Case& c, double lowered) {
 std::string pole_words(const Case& c) {
   const std::string forward = forward_op(c.op());
   const std::string_view name = c.info->name;
+  if (c.context->derivative_of) return fmt::format("the derivative of {} at 0", c.names.op(c.context->derivative_of->op).name);
   switch (c.info->pole) {
     case Pole::kLabels:
       return "0/0";
@@ -128,15 +129,14 @@ namespace {
 // Backward has the line of the op whose derivative it takes; one that the program wrote by hand has lines of its own.
 bool is_derivative_at(const Case& c, StringId call_site) { return call_site == 0 || call_site == c.birth.call_site; }
 
-// The op that made what `op` was given, past views, copies and constants that are added.
-const OpSnapshot* source_of(const Case& c, const OpSnapshot& op) {
-  const OpSnapshot* at = &op;
-  for (std::size_t i = 0; at != nullptr && !at->inputs.empty() && i < kMaxSlice; ++i) {
-    at = maker_of(c, at->inputs.front());
-    if (at == nullptr) break;
+// The op that made `arg`, past views, copies and constants that are added.
+const OpSnapshot* source_of(const Case& c, const ArgSnapshot& arg) {
+  const OpSnapshot* at = maker_of(c, arg);
+  for (std::size_t i = 0; at != nullptr && i < kMaxSlice; ++i) {
     const OpInfo& info = c.names.op(at->op);
     const bool hands_on = info.zero == ZeroRule::kSame && info.has(kKeepsMask) && info.pole == Pole::kNone;
     if (!hands_on && !(info.zero == ZeroRule::kAdd && at->inputs.size() == 1)) return at;
+    at = at->inputs.empty() ? nullptr : maker_of(c, at->inputs.front());
   }
   return nullptr;
 }
@@ -150,19 +150,27 @@ bool is_square(const Case& c, const OpSnapshot& op) {
 
 // Does this root take a sum of squares, so that it is a norm?
 bool is_norm_by_hand(const Case& c, const OpSnapshot& root) {
-  const OpSnapshot* sum = source_of(c, root);
+  const OpSnapshot* sum = root.inputs.empty() ? nullptr : source_of(c, root.inputs.front());
   if (sum == nullptr || sum->inputs.empty()) return false;
   if (c.names.op(sum->op).bound == Bound::kMatmul || c.names.op(sum->op).has(kInnerProducts)) return is_square(c, *sum);
   if (c.names.op(sum->op).zero != ZeroRule::kReduce) return false;
-  const OpSnapshot* squares = source_of(c, *sum);
+  const OpSnapshot* squares = source_of(c, sum->inputs.front());
   return squares != nullptr && is_square(c, *squares);
 }
 
-// Whether the argument at the pole came from such an op, as far as ops were walked back.
+// Did such an op make the argument at the pole, past views, copies, numbers that are added or that it is taken from, and
+// selections of elements?
 template <typename F>
-bool led_from(const Case& c, F&& is_such) {
-  return std::any_of(c.context->slice.begin(), c.context->slice.end(),
-                     [&](const OpSnapshot& op) { return is_such(op_info(c.text(op.op))); });
+bool is_made_by(const Case& c, F&& is_such) {
+  const OpSnapshot* at = c.pole == nullptr ? nullptr : source_of(c, *c.pole);
+  for (std::size_t i = 0; at != nullptr && i < kMaxSlice; ++i) {
+    const OpInfo& info = c.names.op(at->op);
+    if (is_such(info)) return true;
+    const bool of_one = at->inputs.size() == 1 && info.bound == Bound::kSum;
+    if (at->inputs.empty() || (!of_one && !info.has(kSelects))) return false;
+    at = source_of(c, at->inputs.front());
+  }
+  return false;
 }
 
 // Its zeros are the weights of entries that a mask took out.
@@ -170,6 +178,14 @@ bool is_masked_softmax(const Case& c) {
   return std::any_of(c.context->slice.begin(), c.context->slice.end(), [&](const OpSnapshot& op) {
     return c.names.op(op.op).has(kSoftmax) && !op.inputs.empty() && op.inputs.front().stats.neg_inf > 0;
   });
+}
+
+// Where a logarithm, or the derivative of one, is taken of 0.
+std::vector<std::string> logarithm_advice(const Case& c) {
+  if (is_masked_softmax(c)) return {"clamp-input"};  // whose log_softmax is -Inf too
+  if (is_made_by(c, [](const OpInfo& op) { return op.has(kSoftmax); })) return {"log-softmax", "clamp-input"};
+  if (is_made_by(c, [](const OpInfo& op) { return op.name == "sigmoid"; })) return {"with-logits", "clamp-input"};
+  return {"clamp-input"};
 }
 
 bool is_norm(const OpInfo& op) { return op.name == "linalg_vector_norm" || op.name == "norm"; }
@@ -184,13 +200,17 @@ bool divides_by_gaps(const Case& c) {
 
 // Is the divisor a number of the program's own, which has no elements that could be 0 now and then?
 bool divides_by_number_0(const Case& c) {
-  const ScalarSnapshot* divisor = c.info->bound == Bound::kQuotient ? c.scalar("other") : nullptr;
-  return divisor != nullptr && divisor->value == 0;
+  if (c.info->bound != Bound::kQuotient || c.birth.at.phase == Phase::kBackward) return false;
+  if (const ScalarSnapshot* divisor = c.scalar("other")) return divisor->value == 0;
+  // As a tensor: what no op of the step made, of one number.
+  return c.pole != nullptr && c.pole->known && c.pole->stats.numel == 1 && c.pole->stats.zero == 1 &&
+         c.pole->name == 0 && !c.pole->is_made;
 }
 
 std::vector<std::string> denominator_advice(const Case& c) {
   const std::string_view name = c.info->name;
   if (divides_by_number_0(c)) return {"look-at-divisor"};
+  if (c.context->derivative_of) return logarithm_advice(c);
   // Of sqrt's gradient, and of the derivative that PyTorch makes of plain ops: g / (2 y).
   const std::vector<OpSnapshot>& slice = c.context->slice;
   const auto root = std::find_if(slice.begin(), slice.end(),
@@ -215,12 +235,9 @@ std::vector<std::string> denominator_advice(const Case& c) {
     }
     if (divides_by_gaps(c)) return {"part-eigenvalues"};
   }
-  if (name.starts_with("log")) {
-    if (is_masked_softmax(c)) return {"clamp-input"};  // whose log_softmax is -Inf too
-    if (led_from(c, [](const OpInfo& op) { return op.has(kSoftmax); })) return {"log-softmax", "clamp-input"};
-    if (led_from(c, [](const OpInfo& op) { return op.name == "sigmoid"; })) return {"with-logits", "clamp-input"};
-    return {"clamp-input"};
-  }
+  // x * log(y) takes its logarithm of the second.
+  const bool of_second = c.info->pole == Pole::kNonPositive && c.info->pole_slots[0] != "self";
+  if (name.starts_with("log") || of_second) return logarithm_advice(c);
   if (c.info->pole == Pole::kUnitPole) return {"clamp-inside"};
   if (c.info->pole == Pole::kPower || c.info->pole == Pole::kPowerBackward) return {"guard-base"};
   if (c.info->pole == Pole::kGamma) return {"keep-above-zero"};

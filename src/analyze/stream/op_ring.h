@@ -22,6 +22,8 @@ struct RecentOp {
 
 class OpRing {
  public:
+  static constexpr std::uint64_t kOps = 1u << 15;
+
   OpRing() : ops_(kOps), args_(kArgs), scalars_(kScalars) {}
 
   void push(const OpRecord& op, std::span<const OpArg> inputs, std::span<const OpArg> outputs,
@@ -63,7 +65,7 @@ class OpRing {
   }
 
  private:
-  static constexpr std::uint64_t kOps = 1u << 15, kArgs = 1u << 17, kScalars = 1u << 16;
+  static constexpr std::uint64_t kArgs = 1u << 17, kScalars = 1u << 16;
   static constexpr std::size_t kMaxArgs = 1u << 12;
 
   std::vector<RecentOp> ops_;

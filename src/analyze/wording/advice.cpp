@@ -110,7 +110,7 @@ constexpr Row kRows[] = {
      "A scale that is too large loses steps until it has been lowered."},
     {"interval-above-count", "Set the growth interval above the count of clean steps, or set the count to 0.",
      "The scaler compares the two for equality only."},
-    {"keep-above-zero", "Keep the argument above 0: add 1 to it (alpha = evidence + 1), or clamp it away from 0.",
+    {"keep-above-zero", "Keep the argument above 0: clamp it away from 0, or make it of softplus and a small number that is added (of evidence: 1).",
      "The logarithm of the gamma function, and each of its derivatives, is infinite at 0 and at the negative whole "
      "numbers."},
     {"keep-one-key",
@@ -120,11 +120,18 @@ constexpr Row kRows[] = {
      "Set torch._inductor.config.emulate_precision_casts = True, which rounds where the program does, or leave this line out of "
      "the graph (torch.compiler.disable).",
      "A fused kernel keeps what 16-bit operations hand on in fp32."},
+    {"learn-logarithm",
+     "Learn the parameter's logarithm (its exp is above 0 whatever an update does), or pass it through softplus.",
+     "An update takes a parameter across 0 as it comes; where a clamp holds it, it has no gradient."},
     {"leave-out-of-graph", "Leave this line out of the graph: put torch.compiler.disable on the function that has it.",
      "A fused kernel adds up in another order than the operations do one by one."},
     {"load-in-training", "Run it once more with num_workers=0 (the data made in the training process): then the line that makes them bad is "
      "named.",
      "Operations of other processes are not heard."},
+    {"log-form",
+     "Take the function and its logarithm in one: log(cosh(x)) is |x| + softplus(-2 * |x|) - log(2), log(i0(x)) is "
+     "|x| + log(i0e(x)), the logarithm of a sum of exponentials is logsumexp.",
+     "The logarithm fits where the number itself does not."},
     {"log-softmax", "Take the logarithm and the softmax in one: log_softmax, or cross_entropy of the logits.",
      "It never forms the logarithm of a probability that was rounded to 0."},
     {"log-softmax-fp32", "Take the loss of the logits in fp32: logits.float().",
@@ -194,6 +201,10 @@ constexpr Row kRows[] = {
      "A comparison is as exact as its narrower side."},
     {"scale-inputs", "Scale what the model is given: each column by its own mean and deviation.",
      "A column in other units makes the gradients of its weights, and so their updates, as much larger."},
+    {"scaled-function",
+     "Take the scaled form of the function, which leaves the exponential out (i0e, i1e), and keep the exponent apart; or "
+     "compute it in fp64.",
+     "What passes the format is a step on the way: the result itself would fit."},
     {"scaler-call-order", "Call unscale_, then clip, step and update, each once, in this order.",
      "The scaler counts on each call once per update."},
     {"select-before",
@@ -216,6 +227,10 @@ constexpr Row kRows[] = {
      "Beyond that there is nothing to be found."},
     {"unscale-before-clip", "Call unscale_ before gradients are clipped.",
      "A limit on the norm means the norm of the gradients themselves, not of their multiple."},
+    {"vanishing-divisor",
+     "Keep the divisor from vanishing: take differences of logarithms and one exponential (exp(a - b) in place of "
+     "exp(a) / exp(b)), or clamp it from below at a larger number.",
+     "A quotient passes the format once its divisor is small enough, however sound its numerator is."},
     {"warm-up", "Let the learning rate rise over the first steps.",
      "Gradients are largest at the start, when the weights fit nothing yet."},
     {"watch-opaque-call", "Look into the call that had the tensor, or check its outputs before they are used.",

@@ -140,7 +140,16 @@ std::optional<Diagnosis> diagnose_divide_by_zero(const Case& c) {
     return d;
   }
   const std::string forward = forward_op(c.op());
-  if (!forward.empty() && c.info->name != "div_backward") {
+  if (c.context->derivative_of) {
+    const OpSnapshot& log = *c.context->derivative_of;
+    d.title = fmt::format("{}: {}", place, pole_words(c));
+    d.explanation = fmt::format("The derivative divides by what {} was given, which is 0. {} of finite inputs.",
+                                c.text(log.op), made_text(c));
+    const ArgSnapshot* out = log.outputs.empty() ? nullptr : &log.outputs.front();
+    if (out != nullptr && out->known && out->stats.inf() > 0)
+      d.explanation += fmt::format(" In {} it gave {}, which did no harm there.", phase_name(log.phase),
+                                   bad_count_text(out->stats.nan, out->stats.pos_inf, out->stats.neg_inf, out->stats.numel));
+  } else if (!forward.empty() && c.info->name != "div_backward") {
     d.title = fmt::format("{}: {}", place, pole_words(c));
     d.explanation = fmt::format(
         "The forward {} is finite, its derivative is not: {}. The next op of backward turns Inf into NaN where it "

@@ -190,6 +190,8 @@ std::optional<Diagnosis> diagnose_invalid(const Case& c) {
                                    number(c.pole->stats.max)));
   add_if(d.evidence, c.element_text());
   d.advice = {"clamp-input"};
+  const bool of_positive = pole == Pole::kNonPositive || pole == Pole::kNegative;
+  if (of_positive && !backward && c.pole->is_parameter) d.advice.emplace_back("learn-logarithm");
   return d;
 }
 

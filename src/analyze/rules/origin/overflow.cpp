@@ -49,6 +49,30 @@ double argument_at(const OpInfo& info, double limit) {
   return info.name == "exp2" ? std::log2(limit) : std::log(limit);
 }
 
+// What the first bad element was divided by, where that is so small that it alone takes a quarter of the format's binades.
+std::optional<double> vanishing_divisor(const Case& c, double max_finite) {
+  if (c.info->bound != Bound::kQuotient || c.pole == nullptr) return std::nullopt;
+  for (const EvidenceRecord* element : c.elements) {
+    for (const Operand& operand : element->operands) {
+      const double size = std::fabs(operand.number);
+      if (operand.slot == c.pole->slot && size > 0 && size <= std::pow(max_finite, -0.25)) return operand.number;
+    }
+  }
+  return std::nullopt;
+}
+
+// A function that grows as exponentials do, whose result goes into a logarithm.
+bool goes_into_logarithm(const Case& c) {
+  const std::string_view name = c.info->name;
+  const bool grows = c.info->bound == Bound::kExp || name == "cosh" || name == "sinh" || name == "i0" || name == "i1";
+  const auto& nodes = c.birth.chain.nodes;
+  const auto reader = std::find_if(nodes.begin(), nodes.end(), [](const ChainNode& node) {
+    const Bound bound = op_info(node.op).bound;
+    return node.role == "carrier" && bound != Bound::kSum && bound != Bound::kReduceSum;
+  });
+  return grows && reader != nodes.end() && op_info(reader->op).pole == Pole::kNonPositive;
+}
+
 // Masks of the format's lowest number were added to each other.
 bool adds_masks(const Case& c, double max_finite) {
   const std::vector<ArgSnapshot>& inputs = c.context->op.inputs;
@@ -122,6 +146,8 @@ std::optional<Diagnosis> diagnose_overflow(const Case& c) {
   add_if(d.evidence, c.element_text());
   add_if(d.evidence, range_text(c));
   const bool exponential = c.info->bound == Bound::kExp;
+  const std::optional<double> divisor = vanishing_divisor(c, limits.max_finite);
+  if (divisor) d.explanation += fmt::format(" The divisor is extreme: {}.", number(*divisor));
   if (exponential) {
     d.evidence.push_back(fmt::format("{} passes {} at {}.", c.info->name, number(limits.max_finite),
                                      number(argument_at(*c.info, limits.overflows_from))));
@@ -131,13 +157,16 @@ std::optional<Diagnosis> diagnose_overflow(const Case& c) {
   if (masks) d.advice.emplace_back("combine-masks");
   if (!narrow) {
     if (masks) return d;
+    const bool in_logarithm = goes_into_logarithm(c);
+    if (in_logarithm) d.advice.emplace_back("log-form");
+    if (divisor) d.advice.emplace_back("vanishing-divisor");
     if (const OpSnapshot* exp = exponential ? nullptr : exponential_before(c)) {
       const std::string site = exp->call_site == 0 ? "" : fmt::format(" ({})", c.text(exp->call_site));
       d.explanation += fmt::format(" The numbers came of {}{}, whose results reach {}.", c.text(exp->op), site,
                                    number(exp->outputs.front().stats.amax));
       d.advice.emplace_back("bound-exponent");
     }
-    d.advice.emplace_back("lower-magnitude");
+    if (!divisor && !in_logarithm) d.advice.emplace_back("lower-magnitude");
     return d;
   }
   // bf16 has the range of fp32, but for the last of it.
