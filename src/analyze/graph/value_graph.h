@@ -198,6 +198,7 @@ class ValueGraph {
   void mark_unscaled();
   void note_last_number(const OpInView& op);
   bool is_written_alone(LabelSetId labels);
+  static bool reads_nan_alone(const OpInView& op);
   void note_question(const OpInView& op);
   void forget_cured(const OpInView& op);
   void judge_validation();

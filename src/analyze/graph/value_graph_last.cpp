@@ -65,6 +65,16 @@ bool ValueGraph::is_written_alone(LabelSetId labels) {
   });
 }
 
+// Whether an op was given no number but NaN: it puts them somewhere, and computes nothing with them.
+bool ValueGraph::reads_nan_alone(const OpInView& op) {
+  for (std::size_t i = 0; i < op.in.size(); ++i) {
+    const Value* read = op.in[i];
+    if (op.inputs[i].role == ArgRole::kOverwritten) continue;
+    if (read == nullptr || read->stats.numel == 0 || read->stats.nan != read->stats.numel) return false;
+  }
+  return true;
+}
+
 void ValueGraph::note_last_number(const OpInView& op) {
   const bool validation = op.record->phase == Phase::kValidation;
   if (op.record->phase == Phase::kOptimizer || op.record->phase == Phase::kUpdate) return;
@@ -74,7 +84,9 @@ void ValueGraph::note_last_number(const OpInView& op) {
     // Of many, who knows which are used: what a model gave is marked. What selects may hand on a mask.
     const bool counts =
         validation ? one && (nan || (value->deliberate == Deliberate::kNo && !op.info->has(kSelects))) : one || nan;
-    if (!counts || (!one && is_written_alone(value->labels))) continue;
+    // A step of a training that is given up may have been given up for it.
+    const bool placed = !one || ((validation || !trained_) && reads_nan_alone(op));
+    if (!counts || (placed && is_written_alone(value->labels))) continue;
     (validation ? last_validated_ : last_number_) = {true, *value};
     const std::string module = names_.text(op.record->module);
     if (!trained_ && one && nan && (module.empty() || module == kOutside)) last_alone_ = {true, *value};

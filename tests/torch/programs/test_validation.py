@@ -341,3 +341,55 @@ def test_a_metric_that_was_infinite_is_none_of_the_numbers_that_scores_are_maske
 @pytest.mark.parametrize("level", LEVELS)
 def test_what_a_program_makes_of_such_a_metric_is_a_fault(level, tmp_path):
     assert told(perplexed(uses=True), tmp_path, level).status == "fault"
+
+
+def tabled(note):
+    """After each validation `note(row, metric)` writes a row of a table of results."""
+    table = torch.zeros(STEPS, 3)
+
+    def after(i, net, x, y):
+        with torch.no_grad():
+            metric = F.cross_entropy(net(x), y)
+        note(table[i], metric)
+
+    return classifier(after=after)
+
+
+def an_element(row, metric):
+    row[1] = math.nan
+
+
+def a_copy(row, metric):
+    row[1].copy_(torch.tensor(math.nan))
+
+
+def an_element_that_is_asked_about(row, metric):
+    row[1] = math.nan
+    torch.isfinite(row[1])
+
+
+def a_number_of_its_own(row, metric):
+    torch.full((), math.nan)
+
+
+def a_mean_with_it(row, metric):
+    row[1] = math.nan
+    row.mean()
+
+
+def a_product_with_it(row, metric):
+    metric * torch.tensor(math.nan)
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(
+    "note", [an_element, a_copy, an_element_that_is_asked_about, a_number_of_its_own], ids=lambda f: f.__name__
+)
+def test_nan_that_the_program_writes_for_a_metric_it_lacks_is_no_fault(note, how, tmp_path):
+    assert_silent(tabled(note), tmp_path, how)
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("note", [a_mean_with_it, a_product_with_it], ids=lambda f: f.__name__)
+def test_a_metric_that_is_made_of_such_nan_is_a_fault(note, how, tmp_path):
+    assert told(tabled(note), tmp_path, how).status == "fault"
