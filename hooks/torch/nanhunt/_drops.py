@@ -41,6 +41,7 @@ class Drops:
             root = reference()
             if root is not None:
                 yield from root.parameters()
+        yield from self._session.alive_leaves()
 
     def after_backward(self) -> None:
         try:

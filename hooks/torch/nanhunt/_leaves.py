@@ -11,6 +11,7 @@ import torch
 
 from nanhunt._pytorch import no_torch_function, unwrapped
 from nanhunt._step_judge import FORWARD
+from nanhunt._tap.first_op import await_next_forward
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
@@ -30,6 +31,8 @@ def find_leaves(session: Session, tensors: Sequence[Any]) -> None:
         session.leaves.append(weakref.ref(leaf))
     if session.leaves:
         session.judge.enter(FORWARD)
+        if len(session.leaves) == len(found):  # the first
+            await_next_forward(session)
 
 
 def begin_grad(session: Session, outputs: Any) -> tuple[Sequence[torch.Tensor]] | None:

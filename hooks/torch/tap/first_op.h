@@ -4,6 +4,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 
 #include <atomic>
@@ -56,6 +57,19 @@ inline void call_first_op() {
   if (first == nullptr) return;
   first();
   if (g_on.load() == nullptr) include_thread(false);
+}
+
+// Called before the op that begins the next forward, where the program is its own optimizer and no module's call shows
+// it.
+inline std::atomic<FirstOp> g_next_forward{nullptr};
+
+// Whether an op learns of what requires gradients, after the program itself has written parameters.
+inline bool begins_forward(const State& state, const Below& below, const c10::Stack& stack) {
+  if (state.stepped == 0 || state.phase != NANHUNT_PHASE_LOSS || !at::GradMode::is_enabled()) return false;
+  bool learns = false;
+  each_tensor(c10::ArrayRef<c10::IValue>(stack).slice(stack.size() - below.op().schema().arguments().size()),
+              [&](const at::Tensor& t) { learns = learns || t.requires_grad(); });
+  return learns;
 }
 
 // Tells a tap of an op that ran before it was on.

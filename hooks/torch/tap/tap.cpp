@@ -141,6 +141,11 @@ void heard(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* 
     Tap* const tap = g_on.load(std::memory_order_acquire);
     if (tap != nullptr && tap->state->compiling == 0 && g_deaf.load(std::memory_order_relaxed) != &t_here &&
         !passes_python_by(*tap, below, *stack)) {
+      const FirstOp next = g_next_forward.load(std::memory_order_relaxed);
+      if (next != nullptr && begins_forward(*tap->state, below, *stack)) {
+        next();
+        if (g_on.load(std::memory_order_acquire) != tap) return below.pass(stack);
+      }
       return watch(*tap, below, stack);
     }
   }
@@ -239,11 +244,14 @@ NANHUNT_TAP void* nanhunt_tap_on(void* tap) {
 NANHUNT_TAP void nanhunt_tap_await_first_op(void (*first)()) { await_first_op(first); }
 // Nobody is. 1: the calling thread's was waited for, and no tap is on.
 NANHUNT_TAP std::int32_t nanhunt_tap_forget_first_op() { return forget_first_op() ? 1 : 0; }
+// Before an op that begins a forward after the program itself has written parameters; null: nobody is called.
+NANHUNT_TAP void nanhunt_tap_await_next_forward(void (*next)()) { g_next_forward.store(next); }
 // In a forked child, where who holds the mutex is not there to give it back.
 NANHUNT_TAP void nanhunt_tap_abandon() {
   include_thread(false);
   calls::g_follow = nullptr;
   g_first_op.store(nullptr);
+  g_next_forward.store(nullptr);
   g_on.store(nullptr);
 }
 NANHUNT_TAP void nanhunt_tap_free(void* tap) {

@@ -263,3 +263,46 @@ def test_weights_that_a_climb_made_bad_are_no_gradients_that_were_kept(level, tm
     said = told(sharpness_aware(0.0), tmp_path, level, steps=10)
     assert said.what[:2] == ("divide_by_zero", "aten::reciprocal") and len(said.loud) == 1, said.show()
     assert_silent(sharpness_aware(1e-12), tmp_path, level, steps=10)
+
+
+def tensors_alone(clear, bad=None):
+    """No module: tensors that a loop trains. `clear(p)` ends the use of a gradient."""
+
+    def build():
+        torch.manual_seed(0)
+        w = (torch.randn(6, 8) * 0.1).requires_grad_()
+        b = torch.zeros(8, requires_grad=True)
+
+        def step(i):
+            x, y = data()
+            loss = F.cross_entropy(torch.tanh(x @ w + b), y)
+            if i == bad:
+                loss = loss + (-loss).log()
+            loss.backward()
+            with torch.no_grad():
+                for p in (w, b):
+                    p -= 1e-2 * p.grad
+                    clear(p)
+
+        return (step,)
+
+    return build
+
+
+def drops_it(p):
+    p.grad = None
+
+
+def zeroes_it(p):
+    p.grad.zero_()
+
+
+@pytest.mark.parametrize("level", [*LEVELS, "steps"])
+@pytest.mark.parametrize("clear", [drops_it, zeroes_it])
+def test_each_update_of_tensors_that_no_module_has_ends_a_step(clear, level, tmp_path):
+    said = told(tensors_alone(clear, bad=BAD), tmp_path, level, steps=10)
+    assert said.first["phase"] == "loss" and said.first["step"] == BAD, said.show()
+    assert len(said.run.records("steps")) == 10, said.show()
+    if level != "steps":
+        assert said.what[1] == "aten::log" and len(said.loud) == 1, said.show()
+    assert_silent(tensors_alone(clear), tmp_path, level, steps=10)

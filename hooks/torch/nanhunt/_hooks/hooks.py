@@ -404,7 +404,9 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
         _had_backward = True
         if in_step:
             session.notify("after_backward_in_step")
-        session.state.phase = _phase_before if _phase_before != lib.BACKWARD else lib.LOSS
+        # Of a program that trains tensors of its own no module's call says that a loss is computed.
+        by_hand = session.leaves and _phase_before == lib.DATA
+        session.state.phase = lib.LOSS if by_hand or _phase_before == lib.BACKWARD else _phase_before
 
 
 def _begin_in_tap(session: Session) -> None:
@@ -429,6 +431,8 @@ def _begin_backward(session: Session, losses: tuple[Any, ...], gradients: Any) -
         session.drops.notified = False
         if session.drops.began is None and session.recorder is not None:
             session.drops.began = session.recorder.next_seq()
+        if session.leaves and session.mode is StepMode.UNHEARD and session.updates_by_hand():
+            session.end_by_hand()  # no op of this forward was heard
         if not session.roots:
             find_leaves(session, losses)
         given = gradients if isinstance(gradients, (tuple, list)) else (gradients,) * len(losses)
@@ -444,7 +448,7 @@ def _begin_backward(session: Session, losses: tuple[Any, ...], gradients: Any) -
     except Exception as error:
         session.failed(error, "what a backward begins from")
     _phase_before, session.state.phase = session.state.phase, lib.BACKWARD
-    if session.places is not None:
+    if session.places is not None or session.leaves and session.mode is not StepMode.UNHEARD:
         _begin_in_tap(session)
     if is_autocast_on():
         session.notify("before_backward_in_autocast", losses)

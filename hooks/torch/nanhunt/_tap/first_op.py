@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _SOON = 0.01  # seconds
 _waits: Any = None  # ctypes keeps no reference
+_steps: Any = None
 
 
 def await_first_op(session: Session) -> None:
@@ -56,3 +57,32 @@ def _forget() -> None:
     """Nobody waits for it any more."""
     if load_tap().forget_first_op():
         pass_by(False)
+
+
+def await_next_forward(session: Session) -> None:
+    """Of a program that trains tensors of its own by hand: before the op that begins a forward its step is over."""
+    global _steps
+    if session.tap is None:
+        return
+    its, pid = weakref.ref(session), os.getpid()
+    _steps = FirstOp(lambda: _end_step(its(), pid))
+    session.at_end.append(_await_none)
+    load_tap().await_next_forward(_steps)
+
+
+def _end_step(session: Session | None, pid: int) -> None:
+    if session is None or session.dead or pid != os.getpid() or not session.hears():
+        return
+    try:
+        with modes_aside():
+            if session.leaves and session.updates_by_hand():
+                session.end_by_hand()
+                if session.tap is not None:
+                    session.tap.begin_step()
+            session.state.stepped = 0  # nobody is asked again before the next update
+    except Exception as error:
+        session.failed(error, "the end of a step")
+
+
+def _await_none() -> None:
+    load_tap().await_next_forward(FirstOp())

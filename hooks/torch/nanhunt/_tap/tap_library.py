@@ -33,6 +33,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "free": (None, [_void]),
     "await_first_op": (None, [FirstOp]),
     "forget_first_op": (_i32, []),
+    "await_next_forward": (None, [FirstOp]),
     "abandon": (None, []),
     "hush": (_i32, [_i32]),
     "use": (None, [_void, _void]),
