@@ -82,3 +82,45 @@ def test_weights_that_a_loop_without_an_optimizer_ruins_were_not_bad_from_the_st
     assert run.headline["op"] == "aten::mul", run.headline
     sound = watched(by_hand(write, lambda i: 0.1), tmp_path / "sound", STEPS, level=level)
     assert (sound.report["verdict"]["status"], sound.report["findings"]) == ("clean", [])
+
+
+def restored(kept_as, scale=900.0, lives=True):
+    """After the last step the model gets back what was kept of it, in another format. `lives` to the end."""
+    def build():
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.BatchNorm1d(5, momentum=0.5), torch.nn.Linear(5, 3))
+        model.register_buffer("mask", torch.full((3,), -torch.inf))
+        model.register_buffer("shown", torch.zeros(3))
+        opt = torch.optim.SGD(model.parameters(), lr=0.1)
+        models = [model]
+        del model
+
+        def step(i):
+            model = models[0]
+            x = torch.randn(8, 5) * torch.tensor([1.0, 2.0, scale, 1.0, 3.0])
+            opt.zero_grad()
+            F.cross_entropy(model(x), torch.randint(0, 3, (8,))).backward()
+            opt.step()
+            if i == STEPS - 1:
+                state = {k: v.to(kept_as) if v.is_floating_point() else v for k, v in model.state_dict().items()}
+                model.load_state_dict(state)
+                model.shown.copy_(torch.full((3,), -torch.inf))  # now all are masked
+                if not lives:
+                    opt.param_groups.clear()
+                    opt.state.clear()
+                    models.clear()
+
+        return (step,)
+
+    return build
+
+
+@pytest.mark.parametrize("level", ["live", "steps"])
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_buffer_that_is_infinite_after_the_last_step_is_a_fault(tmp_path, library, level, lives):
+    run = watched(restored(torch.float16, lives=lives), tmp_path, STEPS, level=level)
+    assert run.report["verdict"]["status"] == "fault", run.report["findings"]
+    assert any("0.running_var" in sink for sink in run.headline["sinks"]), run.headline
+    for sound in (restored(torch.float32, lives=lives), restored(torch.float16, 1.0, lives)):
+        twin = watched(sound, tmp_path / "sound", STEPS, level=level)
+        assert (twin.report["verdict"]["status"], twin.report["findings"]) == ("clean", [])

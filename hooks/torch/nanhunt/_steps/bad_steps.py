@@ -150,11 +150,12 @@ class BadSteps:
         return ("The step was not heard: the budget had no room for it. The next ones are heard; without `--budget` "
                 "all are.")
 
-    def written_last(self, snapshot: StepSnapshot) -> None:
-        """Parameters are bad that no later step will read: nothing of the step made them so."""
+    def written_last(self, snapshot: StepSnapshot, buffers: Sequence[tuple[int, str, _Tensor]]) -> None:
+        """Parameters and `buffers` are bad that no later step will read: nothing of the step made them so."""
         if self.session.mode is not StepMode.UNHEARD:  # who wrote them is held
             self.keep()
         self._mark_bad(snapshot)
+        self.mark(buffers)
 
     def _mark_bad(self, snapshot: StepSnapshot) -> None:
         items: list[tuple[int, str, _Tensor]] = [(lib.MARK_PARAMETER, path, p) for p, path in snapshot.parameters]

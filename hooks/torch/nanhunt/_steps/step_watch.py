@@ -16,6 +16,7 @@ from nanhunt import _library as lib
 from nanhunt._device import is_away
 from nanhunt._hooks.scaler import peek
 from nanhunt._listener import Listener, RootCall
+from nanhunt._names import plain_path
 from nanhunt._nested import tensors_in
 from nanhunt._pytorch import no_torch_function
 from nanhunt._step_judge import CLIPPED, READS_AGAIN, SCALE_APPLIED, SCALED, SUSPECT, TRAINED, UNSCALED
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _Tensor = torch.Tensor
 _WEIGHTS_EVERY = 8  # steps; the first so many are all read
 _MAX_LOSSES = 4096
+_MAX_HELD = 1 << 20  # bytes of buffers that are kept
 _GROWS = 3.0        # times the smallest gradient norm of the steps before
 
 
@@ -48,6 +50,8 @@ class StepWatch(Listener):
         self._weights: Norms = deque(maxlen=keep)
         self._bad_weights: set[str] = set()  # when they were read last
         self._sound_at_first: set[str] = set()  # at the first backward of a program without an optimizer
+        self._sound_buffers: dict[str, torch.Size] = {}  # when their roots were met, by path
+        self._last_buffers: deque[tuple[int, str, _Tensor]] = deque()  # a model may be gone when the program ends
         self._reader = Reader(session, values)
         self.bad_steps = BadSteps(session, values, self._reader, self._norms, self._weights)
         self._validation = Validation(session, self._reader)
@@ -64,6 +68,21 @@ class StepWatch(Listener):
         self._scaler: Any = None
 
     # Root calls.
+    def on_root_met(self, call: RootCall) -> None:
+        buffers = self._buffers_of(call.module, call.name)
+        bad = {path for _, path in self._reader.bad_among(buffers)}
+        for kind, path, b in buffers:
+            if path not in bad:
+                self._sound_buffers[path] = b.shape
+                self._last_buffers.append((kind, path, b.detach()))
+        while sum(b.untyped_storage().nbytes() for _, _, b in self._last_buffers) > _MAX_HELD:
+            self._last_buffers.popleft()
+
+    @staticmethod
+    def _buffers_of(root: torch.nn.Module, name: str) -> list[tuple[int, str, _Tensor]]:
+        return [(lib.MARK_BUFFER, plain_path(name, path), b) for path, b in root.named_buffers()
+                if b.is_floating_point() and not is_away(b)]
+
     def on_root_exit(self, call: RootCall, output: Any) -> None:
         if self.session.mode is StepMode.UNHEARD:
             with no_torch_function():  # a subclass of the user's is not asked
@@ -341,24 +360,37 @@ class StepWatch(Listener):
 
     # The end.
     def before_last_end(self) -> None:
-        """What the program does to its parameters after the last step is in no step's numbers: they are read once more,
-        those that were finite when they were read last."""
+        """What the program does to its parameters and buffers after the last step is in no step's numbers: they are
+        read once more, those that were finite when they were read last; buffers, when they were met."""
         session = self.session
         sound = self._sound_at_first
         if self._weights:
             _, paths, norms, _ = self._weights[-1]
             sound = {path for path, norm in zip(paths, norms) if math.isfinite(norm)}
-        if session.recorder is None or session.judge.bad(session.state.step) or not sound:
+        if session.recorder is None or session.judge.bad(session.state.step):
             return
         bad = self._reader.bad_among([(lib.MARK_PARAMETER, path, p) for p, path in self.parameters()
                                       if path in sound and p.requires_grad and not is_away(p)])
-        for kind, path in bad:
+        buffers = self._bad_buffers()
+        for kind, path in [*bad, *[(kind, path) for kind, path, _ in buffers]]:
             session.judge.note(session.state.step, kind, True, path.encode())
-        if bad:
+        if bad or buffers:
             session.judge.enter(SUSPECT)  # there is something to be judged, should no step be open
             snapshot, names = self._snapshot(), {path for _, path in bad}
             snapshot.parameters = [one for one in snapshot.parameters if one[1] in names]
-            self.bad_steps.written_last(snapshot)
+            self.bad_steps.written_last(snapshot, buffers)
+
+    def _bad_buffers(self) -> list[tuple[int, str, _Tensor]]:
+        """Those that were sound when they were met. One of -Inf is a mask as likely as not."""
+        session = self.session
+        roots = [(reference(), name) for reference, name in list(session.roots.values())]
+        buffers = [one for root, name in roots if root is not None for one in self._buffers_of(root, name)
+                   if self._sound_buffers.get(one[1]) == one[2].shape]
+        there = {path for _, path, _ in buffers}
+        buffers += [one for one in self._last_buffers if one[1] not in there]
+        bad = set(self._reader.bad_among(buffers))
+        with unheard():
+            return [one for one in buffers if one[:2] in bad and not bool((one[2] < math.inf).all())]
 
     def on_step_end(self, step: int, skipped: bool) -> None:
         session, facts = self.session, self.session.facts
