@@ -264,8 +264,9 @@ void AnalyzerImpl::on_step(const StepRecord& told) {
   const bool forward = record.ending == StepEnding::kForward;
   const bool gave_up = record.ending == StepEnding::kNextForward;
   if (finished || gave_up) graph_.note_trained();
+  if (forward) graph_.note_forward();
   const bool ended_bad = !finished && speaks &&
-                         (graph_.trained() ? !forward && graph_.judge_unfinished(record.step, stopped, gave_up)
+                         (graph_.trained() ? graph_.judge_unfinished(record.step, stopped, gave_up)
                                            : graph_.judge_forward(record.step, !forward, stopped));
   step.skipped = outcome.held_back;
   step.scale = outcome.scaled ? outcome.scale : record.scale;

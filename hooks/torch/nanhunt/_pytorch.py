@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import CodeType, SimpleNamespace
 from typing import Any
@@ -94,6 +94,31 @@ raw_stream: Callable[[int], int] | None = getattr(_C, "_cuda_getCurrentRawStream
 _is_wrapped: Callable[[Any], bool] = _find("_C._functorch.is_functorch_wrapped_tensor", lambda _: False,
                                            "losses of torch.func are not read")
 _unwrap: Callable[[Any], Any] = _find("_C._functorch.get_unwrapped", lambda t: t, "losses of torch.func are not read")
+
+_functorch: Any = getattr(_C, "_functorch", None)
+_autograd: Any = getattr(_C, "_autograd", None)
+_STACK = ("peek_interpreter_stack", "pop_dynamic_layer_stack", "push_dynamic_layer_stack")
+_HOOKS = ("_saved_tensors_hooks_enable", "_saved_tensors_hooks_disable",
+          "_saved_tensors_hooks_get_disabled_error_message")
+_leaves_transforms = all(hasattr(_functorch, n) for n in _STACK) and all(hasattr(_autograd, n) for n in _HOOKS)
+
+
+@contextmanager
+def no_transforms() -> Iterator[None]:
+    """Ops are none of a transform's (torch.func.grad, vmap) that runs: it would wrap what they make."""
+    left: list[Any] = []
+    why = _autograd._saved_tensors_hooks_get_disabled_error_message() if _leaves_transforms else None
+    try:
+        while _leaves_transforms and _functorch.peek_interpreter_stack() is not None:
+            left.append(_functorch.pop_dynamic_layer_stack())
+        if left and why is not None:
+            _autograd._saved_tensors_hooks_enable()
+        yield
+    finally:
+        if left and why is not None:
+            _autograd._saved_tensors_hooks_disable(why)
+        while left:
+            _functorch.push_dynamic_layer_stack(left.pop())
 
 
 def unwrapped(t: Any) -> Any:

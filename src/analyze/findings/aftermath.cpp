@@ -53,8 +53,17 @@ bool is_spoilt_by(const Finding& f, const Finding& lead) {
   });
 }
 
+// Was it carried (a hidden state, parameters that no module has) through steps whose operations were not kept? All of
+// them were bad since `lead`.
+bool is_carried_from(const Finding& f, const Finding& lead, const StepSet& bad) {
+  const bool found = has_no_origin(f) && f.place.op && f.place.op->starts_with('<');
+  if (!found || lead.severity != Severity::kFault || !lead.place.op || began(f) <= lead.bad_steps.first) return false;
+  const std::uint64_t steps = std::uint64_t{began(f)} - lead.bad_steps.first + 1;
+  return lead.bad_steps.unwatched > 0 && bad.count_between(lead.bad_steps.first, began(f)) == steps;
+}
+
 bool follows(const Finding& f, const Finding& lead, const StepSet& bad) {
-  if (comes_of_its_loss(f, lead)) return true;
+  if (comes_of_its_loss(f, lead) || is_carried_from(f, lead, bad)) return true;
   if (!has_no_origin(f) || !leaves_behind(lead) || began(f) <= lead.bad_steps.first) return false;
   if (is_spoilt_by(f, lead)) return true;
   const std::uint64_t between = std::uint64_t{began(f)} - lead.bad_steps.first;

@@ -230,8 +230,9 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op, 
   note_written_unread(view_);
   watch_swallowers(view_);
   finish_outputs(view_);
-  trained_ = trained_ || op.phase == Phase::kScale || op.phase == Phase::kBackward || op.phase == Phase::kUnscale ||
-             op.phase == Phase::kClip || op.phase == Phase::kOptimizer;
+  // Derivatives that a program takes between forwards train nothing.
+  trained_ = trained_ || op.phase == Phase::kScale || (op.phase == Phase::kBackward && !infers_) ||
+             op.phase == Phase::kUnscale || op.phase == Phase::kClip || op.phase == Phase::kOptimizer;
   if (bad_in && !bad_out && (!trained_ || op.phase <= Phase::kLoss || op.phase == Phase::kValidation))
     forget_cured(view_);
   note_trial(view_);

@@ -119,6 +119,11 @@ class ValueGraph {
   bool validation_is_bad() const { return last_validated_.bad || (!trained_ && last_given_.bad); }
   bool trained() const { return trained_; }  // a backward, an optimizer or what belongs to them was seen
   void note_trained() { trained_ = true; }
+  // A step was a forward: derivatives that it took were none of a training.
+  void note_forward() {
+    trained_ = false;
+    infers_ = true;
+  }
   bool took_back() const { return !taken_back_.empty() && took_back_in_ == step_; }  // ... with weights taken back since
   // The same in a step whose operations are not in the trace. False: the last step with operations had no trial.
   bool take_back_again(std::uint32_t step);
@@ -255,6 +260,7 @@ class ValueGraph {
   LastNumber last_number_, last_validated_;
   LastNumber last_alone_, last_given_;  // as long as nothing was trained: a single NaN outside of modules; by a model
   bool trained_ = false;
+  bool infers_ = false;  // until a loss or an optimizer is seen
   LastNumber looked_at_;  // ... about which it made a yes or no, and that no op made finite again
   std::map<std::uint64_t, std::uint64_t> copied_;  // by storage of a copy: of which parameter, as it is before a trial
   std::map<std::uint64_t, bool> tried_;  // parameters written since, by storage; true: only by ops that computed with them

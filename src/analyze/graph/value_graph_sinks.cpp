@@ -44,6 +44,7 @@ void ValueGraph::on_mark(const MarkRecord& mark) {
   if (value == nullptr) return;
   if (mark.path != 0) value->name = mark.path;
   value->add_role(mark.kind);
+  if (mark.kind == TensorRole::kLoss) infers_ = false;
   StorageInfo* home = mark.kind == TensorRole::kParameter ? values_.storage(value->storage) : nullptr;
   if (home != nullptr && !home->parameter) home->parameter = mark.path;
   note_sizes(mark.kind, value->layout);

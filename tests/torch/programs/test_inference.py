@@ -430,3 +430,41 @@ def test_training_after_inference_goes_on_wherever_the_program_went_meanwhile(ho
                           cwd=tmp_path, env=with_package(), check=False)
     assert (done.returncode, done.stdout) == (0, "trained True\n"), done.stderr
     assert (tmp_path / "nanhunt-run").exists() == (how == "kept")
+
+
+def adapted(guard):
+    """Parameters that no module has are adapted by torch.func.grad; from step 3 on the gradient is 0, and divided by
+    its norm."""
+
+    def build():
+        torch.manual_seed(0)
+        model = Net()
+
+        def loss(params, x, margin):
+            return torch.relu(margin - torch.func.functional_call(model, params, (x,))).mean()
+
+        def step(i):
+            params = {name: p.detach().clone() for name, p in model.named_parameters()}
+            x = data()[0]
+            with torch.no_grad():
+                slopes = torch.func.grad(loss)(params, x, 1.0 if i < 3 else -100.0)
+                norm = torch.sqrt(sum((g**2).sum() for g in slopes.values()))
+                params = {name: p - slopes[name] / (norm + guard) for name, p in params.items()}
+            for _ in range(2):
+                slopes = torch.func.grad(loss)(params, x, 1.0)
+                params = {name: p - 0.1 * slopes[name] for name, p in params.items()}
+            return loss(params, x, 1.0).item()
+
+        return step, model
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_parameters_that_derivatives_of_a_transform_adapt_are_bad_by_the_operation_that_made_them_so(level, tmp_path):
+    said = told(adapted(0.0), tmp_path, level)
+    assert said.what[:2] == ("divide_by_zero", "aten::div") and len(said.loud) == 1, said.show()
+    assert "what a forward gave" in said.first["sinks"] and said.first["phase"] == "forward", said.show()
+    unwatched = said.run.report["coverage"]["unwatched"]
+    assert not [text for text in map(str, unwatched) if "errors" in text or "captures" in text], unwatched
+    assert_silent(adapted(1e-8), tmp_path, level)
