@@ -99,7 +99,7 @@ class ValueGraph {
   void on_end_of_life(std::uint64_t storage) {
     values_.free_storage(storage);
     copied_.erase(storage);
-    standing_.erase(storage);
+    end_standing(storage);
   }
   void on_loss_of_records() { lost_records_ = true; }
   void on_samples(const SampleIdsRecord& record);
@@ -296,6 +296,9 @@ class ValueGraph {
     std::uint32_t step;  // in which it was bad last
     std::vector<BirthId> births;
   };
+  void fill_gap(const Standing& before, const std::vector<BirthId>& births, std::uint32_t last);
+  void leave_open(const Standing& standing);
+  void end_standing(std::uint64_t storage);
   std::map<std::uint64_t, Standing> standing_;
   std::uint32_t unread_kinds_ = 0;              // 1 << TensorRole: these are not read
   std::map<std::uint64_t, ValueId> bad_homes_;  // parameter, state and buffer storages left bad by an op of this step

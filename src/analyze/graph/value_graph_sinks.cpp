@@ -489,13 +489,7 @@ void ValueGraph::finish() {
   for (BirthId id : hit_in_step_) {
     if (Birth* birth = find_birth(id)) birth->trial.open = true;
   }
-  for (const auto& [storage, standing] : standing_) {
-    for (const BirthId id : standing.births) {
-      Birth* birth = find_birth(id);
-      if (birth != nullptr && birth->lead != 0) birth = find_birth(birth->lead);
-      if (birth != nullptr && birth->harmful && birth->events.last() < last_ended_) birth->open_end = true;
-    }
-  }
+  for (const auto& [storage, standing] : standing_) leave_open(standing);
   // The passes of all ranks wait for each other.
   values_ = {};
   graph_ = {};

@@ -52,8 +52,44 @@ void ValueGraph::leave_standing(const Value& value, TensorRole kind) {
   constexpr std::size_t kMost = 1u << 12;
   const std::uint32_t found_clean = clean_step_ > step_ ? clean_kinds_ & ~unread_kinds_ : 0;
   if ((found_clean >> static_cast<unsigned>(kind) & 1u) != 0) return;  // in a step since, of which no op was heard
-  if (standing_.size() < kMost || standing_.contains(value.storage))
-    standing_[value.storage] = {kind, step_, labels_.get(value.labels).births};
+  const std::vector<BirthId>& births = labels_.get(value.labels).births;
+  const auto before = standing_.find(value.storage);
+  if (before != standing_.end() && step_ > 0) fill_gap(before->second, births, step_ - 1);
+  if (standing_.size() < kMost || before != standing_.end()) standing_[value.storage] = {kind, step_, births};
+}
+
+// What stood there bad, and still does in step `last`, was bad in the steps between, of which nothing was kept.
+void ValueGraph::fill_gap(const Standing& before, const std::vector<BirthId>& births, std::uint32_t last) {
+  if (before.step >= last) return;
+  for (const BirthId id : births) {
+    if (std::find(before.births.begin(), before.births.end(), id) == before.births.end()) continue;
+    Birth* birth = find_birth(id);
+    if (birth != nullptr && birth->lead != 0) birth = find_birth(birth->lead);
+    if (birth == nullptr || !birth->harmful || !birth->events.contains(before.step)) continue;
+    for (std::uint32_t step = before.step + 1; step <= last; ++step) {
+      if (birth->events.contains(step)) continue;
+      birth->events.add(step);
+      birth->unwatched.add(step);
+    }
+  }
+}
+
+// No step has shown it finite. It was bad at least until its births were last seen to do harm.
+void ValueGraph::leave_open(const Standing& standing) {
+  for (const BirthId id : standing.births) {
+    Birth* birth = find_birth(id);
+    if (birth != nullptr && birth->lead != 0) birth = find_birth(birth->lead);
+    if (birth == nullptr || !birth->harmful) continue;
+    fill_gap(standing, {id}, birth->events.last());
+    birth->open_end = birth->open_end || birth->events.last() < last_ended_;
+  }
+}
+
+void ValueGraph::end_standing(std::uint64_t storage) {
+  const auto standing = standing_.find(storage);
+  if (standing == standing_.end()) return;
+  leave_open(standing->second);
+  standing_.erase(standing);
 }
 
 void ValueGraph::hit_bad_homes() {

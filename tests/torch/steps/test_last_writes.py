@@ -124,3 +124,40 @@ def test_a_buffer_that_is_infinite_after_the_last_step_is_a_fault(tmp_path, libr
     for sound in (restored(torch.float32, lives=lives), restored(torch.float16, 1.0, lives)):
         twin = watched(sound, tmp_path / "sound", STEPS, level=level)
         assert (twin.report["verdict"]["status"], twin.report["findings"]) == ("clean", [])
+
+
+def spoilt_at(spoils, evaluates):
+    """Running statistics of a batch of one, in step 4; nothing else reads them."""
+    def build():
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Linear(4, 3))
+        model.register_buffer("var", torch.ones(5))
+        opt = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(i):
+            x, y = torch.randn(8, 5), torch.randint(0, 3, (8,))
+            rows = 1 if i == spoils else 8
+            model.var.lerp_(x[:rows].var(0), 0.1)
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+            if evaluates:
+                with torch.no_grad():
+                    model(x / model.var)
+
+        return step, model, opt
+
+    return build
+
+
+@pytest.mark.filterwarnings("ignore:var")
+@pytest.mark.parametrize("evaluates", [True, False])
+def test_steps_of_which_nothing_was_kept_count_as_bad_while_a_buffer_is(tmp_path, library, evaluates):
+    run = watched(spoilt_at(4, evaluates), tmp_path, STEPS)
+    bad = run.headline["bad_steps"]
+    assert run.headline["op"] == "aten::var", run.report["findings"]
+    assert bad["first_step"] == 4 and (bad["open"] or bad["count"] >= STEPS - 4), bad
+    assert bad["open"] or bad["last_step"] >= STEPS - 1, bad
+    assert len([f for f in run.report["findings"] if f["severity"] == "fault"]) == 1, run.report["findings"]
+    sound = watched(spoilt_at(None, evaluates), tmp_path / "sound", STEPS)
+    assert (sound.report["verdict"]["status"], sound.report["findings"]) == ("clean", [])
