@@ -193,6 +193,47 @@ TEST(Masks, where_with_an_infinite_scalar_over_a_masked_tensor_is_no_origin) {
   EXPECT_EQ(table(analysis_of(t)), kSoftmaxIsTheOrigin);
 }
 
+TEST(Masks, a_number_that_scatter_writes_is_a_mask_and_numbers_that_it_copies_are_their_makers) {
+  // Given scatter(-Inf), or scatter of numbers that an overflow made infinite
+  for (const bool number : {true, false}) {
+    TraceBuilder t;
+    const Numbers half = finite(16).as(DType::kF16).range(-1, 13);
+    const Handle at = t.value(finite(6).as(DType::kI64));
+    const Handle e = t.in("attn").op("exp", {{"self", t.value(half)}}, number ? half : half.inf(6));
+    std::vector<In> inputs = {{"self", t.value(half)}, {"index", at, ArgRole::kIndex}};
+    if (!number) inputs.push_back({"src", e});
+    const Handle scores = t.op("scatter", inputs, number ? half.neg_inf(6) : half.inf(6),
+                               number ? Scalars{{"value", -kInf}} : Scalars{});
+    lose_by_softmax(t, scores);
+    // when softmax makes NaN of it, then that is the origin where the number was the program's own.
+    EXPECT_EQ(table(analysis_of(t)),
+              number ? kSoftmaxIsTheOrigin : "overflow | exp | attn | forward | step 0 | appear | observed\n");
+  }
+}
+
+TEST(Masks, a_number_put_into_scores_through_a_view_stays_a_mask_in_what_is_read_of_them_later) {
+  // Given x[0, i] = -Inf; out = full_like(x, -Inf); out[:, j] = x[:, j], with nothing read between; or x of an overflow
+  for (const bool number : {true, false}) {
+    TraceBuilder t;
+    const Numbers half = finite(16).as(DType::kF16).range(-1, 13), row = finite(8).as(DType::kF16);
+    const Handle x = t.in("attn").op("exp", {{"self", t.value(half)}}, number ? half : half.inf(2));
+    Handle first = t.view("select", x, row.unread());
+    const Handle at = t.value(finite(6).as(DType::kI64));
+    const Handle minus_inf = t.value(finite(1).as(DType::kF16).shape({}).neg_inf(1));
+    t.in_place("index_put_", first, {{"indices", at, ArgRole::kIndex}, {"values", minus_inf}}, row.neg_inf(6));
+    const Handle whole = t.seen_as(first, half.unread(), x.id);
+    Handle out = t.op("full_like", {{"self", whole}}, half.unread(), {{"fill_value", -kInf}});
+    const Handle some = t.op("index", {{"self", whole}, {"indices", at, ArgRole::kIndex}},
+                             number ? row.neg_inf(8) : row.inf(2).neg_inf(6));
+    t.in_place("index_put_", out, {{"indices", at, ArgRole::kIndex}, {"values", some}},
+               number ? half.neg_inf(16) : half.inf(2).neg_inf(14));
+    lose_by_softmax(t, out);
+    // when softmax makes NaN of it, then that is the origin, unless something computed an infinity.
+    EXPECT_EQ(table(analysis_of(t)).starts_with("invalid | softmax | attn | forward | step 0"), number)
+        << table(analysis_of(t));
+  }
+}
+
 TEST(Masks, a_mask_that_is_broadcast_onto_a_masked_tensor_is_no_origin) {
   // given one row of padding added to every row of a causal mask
   TraceBuilder t;

@@ -218,13 +218,7 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op, 
   } else if (bad_in) {
     note_swallowed(view_, at);
     note_dropped(view_, at);
-    LabelSetId labels = 0;
-    for (const Value* value : in_) {
-      if (value != nullptr && (value->bad != 0 || value->tainted())) labels = labels_.merge(labels, value->labels);
-    }
-    for (Value* value : out_) {
-      if (value != nullptr && !value->has_stats) value->labels = labels;  // unread: may be bad
-    }
+    taint_outputs(view_);
   }
   if (bad_in && names_.is_exchange(op.phase, op.op)) note_given(view_, at);
   note_written_unread(view_);
@@ -239,6 +233,24 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op, 
   if (bad_out) note_last_number(view_);
   if (bad_in || !questions_.empty()) note_question(view_);
   return view_;
+}
+
+// What was not read may be bad where something bad went into it; a mask, where nothing but one did.
+void ValueGraph::taint_outputs(const OpInView& op) {
+  if (op.info->has(kReadsShape)) return;
+  LabelSetId labels = 0;
+  Deliberate level = Deliberate::kYes;
+  for (const Value* value : op.in) {
+    if (value == nullptr || (value->bad == 0 && !value->tainted())) continue;
+    labels = labels_.merge(labels, value->labels);
+    level = std::min(level, value->deliberate);
+  }
+  if (labels == 0) return;
+  for (Value* value : op.out) {
+    if (value == nullptr || value->has_stats) continue;
+    value->labels = labels;
+    value->deliberate = op.info->has(kKeepsMask) ? level : Deliberate::kNo;
+  }
 }
 
 void ValueGraph::carry(Value& value, LabelSetId labels, Deliberate deliberate, NodeId node) {
@@ -325,7 +337,15 @@ void ValueGraph::bad_outputs(const OpInView& op, const OpRef& at) {
       if (!nan_out && (level == Deliberate::kYes || op.info->has(kKeepsMask))) deliberate = level;
     }
   } else if (!flow.tainted.empty()) {
-    for (const Value* value : flow.tainted) labels = labels_.merge(labels, value->labels);
+    Deliberate level = Deliberate::kYes;
+    for (const Value* value : flow.tainted) level = std::min(level, value->deliberate);
+    if (level != Deliberate::kNo && nan_out && op.info->has(kSoftmax)) {
+      give_birth(Deliberate::kNo);
+      lead_masks(flow.tainted, birth);
+    } else {
+      for (const Value* value : flow.tainted) labels = labels_.merge(labels, value->labels);
+      if (!nan_out && op.info->has(kKeepsMask)) deliberate = level;
+    }
   } else if (!nan_out && (writes_infinity_on_purpose(op) || reads_written_unread(op))) {
     give_birth(Deliberate::kYes);
   } else if (op.call != nullptr && !nan_out && op.call->reduction == Reduction::kNone) {

@@ -184,6 +184,7 @@ class ValueGraph {
   bool reads_kept_gradient(const Value& value, const OpRef& at);
   bool is_left_by_skip(const Value& value, const OpRef& at);
   Birth& new_birth(BirthKind kind, const OpRef& at);
+  void taint_outputs(const OpInView& op);
   void bad_outputs(const OpInView& op, const OpRef& at);
   void finish_outputs(const OpInView& op);
   bool becomes_origin(Birth& birth, std::uint32_t step);

@@ -95,7 +95,9 @@ constexpr Row kMadeRows[] = {
     op("empty", kMakesGarbage),
     op("empty_like", kReadsShape | kMakesGarbage),
     op("empty_strided", kMakesGarbage),
-    op("fill", kElementwise | kOverwritesAll | kWritesConstant).zero(ZeroRule::kConstant).meets(kByElement),
+    op("fill", kElementwise | kKeepsMask | kOverwritesAll | kWritesConstant)
+        .zero(ZeroRule::kConstant)
+        .meets(kByElement),
     op("full", kElementwise | kOverwritesAll | kWritesConstant).zero(ZeroRule::kConstant),
     op("full_like", kElementwise | kWritesConstant | kReadsShape).zero(ZeroRule::kConstant),
     op("index_fill", kKeepsMask | kSelects | kWritesConstant).bound(Bound::kCopy),
@@ -104,6 +106,7 @@ constexpr Row kMadeRows[] = {
     op("new_empty_strided", kReadsShape | kMakesGarbage),
     op("new_full", kElementwise | kWritesConstant | kReadsShape).zero(ZeroRule::kConstant),
     op("scalar_tensor", kWritesConstant).zero(ZeroRule::kConstant),
+    op("scatter", kKeepsMask | kSelects | kWritesConstant).bound(Bound::kCopy),
     op("zero", kElementwise | kOverwritesAll | kWritesConstant),
 };
 // clang-format on

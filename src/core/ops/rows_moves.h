@@ -124,7 +124,6 @@ constexpr Row kMoveRows[] = {
     op("replication_pad3d", kSelecting),
     op("roll", kSelecting),
     op("rot90", kSelecting),
-    op("scatter", kSelecting),
     op("select_scatter", kSelecting),
     op("slice_scatter", kSelecting),
     op("sort", kSelecting),
