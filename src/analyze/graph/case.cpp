@@ -84,7 +84,7 @@ Singular singular_in(const Case& c, const ValueStats& stats) {
   if (c.info->pole == Pole::kLabels) {
     const ScalarSnapshot* ignore = c.scalar("ignore_index");
     const bool none_left = ignore != nullptr && stats.min == ignore->value && stats.max == ignore->value;
-    return stats.numel == 0 || none_left ? Singular::kPole : Singular::kNone;
+    return stats.numel == 0 || none_left || weighs_nothing(c) ? Singular::kPole : Singular::kNone;
   }
   if (stats.numel == 0) return Singular::kNone;
   const bool zero = stats.zero > 0 && singular_at(c, 0) == Singular::kPole;
@@ -140,6 +140,18 @@ void find_singularity(Case& c) {
 }
 
 }  // namespace
+
+bool weighs_nothing(const Case& c) {
+  const ArgSnapshot* weight = c.input("weight");
+  if (weight == nullptr || !weight->known || weight->bad != 0 || weight->stats.zero == 0) return false;
+  for (const std::vector<ArgSnapshot>* args : {&c.context->op.outputs, &c.context->op.inputs}) {
+    for (const ArgSnapshot& arg : *args) {
+      if (arg.known && c.text(arg.slot) == "total_weight") return arg.stats.zero > 0;
+    }
+  }
+  // The total was not read: no other quotient of finite numbers of one sign is NaN.
+  return weight->stats.min >= 0 && c.output->stats.nan > 0 && c.inputs_finite();
+}
 
 double elements_of_one(const Case& c) {
   const ArgSnapshot* self = c.input("self");

@@ -59,6 +59,9 @@ Case make_case(const Birth& birth, Names& names, std::vector<const EvidenceRecor
 // Of a reduction: how many elements went into each result.
 double elements_of_one(const Case& c);
 
+// Of a mean over labels: whether every label that met has class weight 0, so that the sum of the weights is 0.
+bool weighs_nothing(const Case& c);
+
 // An upper bound of |output| from the inputs' largest magnitudes; infinity when the op table cannot say.
 double magnitude_bound(const Case& c);
 // The same for sums of products of two of the inputs.

@@ -15,13 +15,12 @@ std::string made_text(const Case& c) {
   return fmt::format("{} made {}", c.op(), bad_count_text(s.nan, s.pos_inf, s.neg_inf, s.numel));
 }
 
-namespace {
-
-// The op that made `arg`, where the walk back came to it.
 const OpSnapshot* maker_of(const Case& c, const ArgSnapshot& arg) {
   const bool known = arg.producer >= 0 && static_cast<std::size_t>(arg.producer) < c.context->slice.size();
   return known ? &c.context->slice[static_cast<std::size_t>(arg.producer)] : nullptr;
 }
+
+namespace {
 
 // Of x ** p, whose exponent is known less `lowered`: PyTorch's derivative is made of x ** (p - 1).
 std::string derivative_of_power(const Case& c, double lowered) {

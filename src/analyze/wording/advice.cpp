@@ -235,6 +235,10 @@ constexpr Row kRows[] = {
      "Gradients are largest at the start, when the weights fit nothing yet."},
     {"watch-opaque-call", "Look into the call that had the tensor, or check its outputs before they are used.",
      "It wrote where nothing that is watched did."},
+    {"weigh-classes",
+     "Give every class that occurs a weight above 0, leave out the class weights, or skip batches whose labels all "
+     "have weight 0.",
+     "A mean by weights that are all 0 is 0/0."},
     {"with-logits", "Use the loss that takes logits: binary_cross_entropy_with_logits.",
      "It never forms the logarithm of a probability that was rounded to 0."},
     {"write-before-read", "Allocate with zeros, or write every element before the first read.",

@@ -100,6 +100,34 @@ Diagnosis without_labels(const Case& c, const ArgSnapshot& labels) {
   return d;
 }
 
+// A table of class weights with zeros, of which the labels picked nothing else, where what divides is their sum.
+const ArgSnapshot* weights_of_labels(const Case& c) {
+  if (c.pole == nullptr || c.info->bound != Bound::kQuotient) return nullptr;
+  const OpSnapshot* sum = maker_of(c, *c.pole);
+  if (sum == nullptr || c.names.op(sum->op).bound != Bound::kReduceSum || sum->inputs.empty()) return nullptr;
+  const OpSnapshot* pick = maker_of(c, sum->inputs.front());
+  if (pick == nullptr || !c.names.op(pick->op).has(kSelects) || pick->inputs.size() != 2) return nullptr;
+  const ArgSnapshot &table = pick->inputs.front(), &picked = sum->inputs.front();
+  const bool by_label = pick->inputs.back().role == ArgRole::kIndex;
+  const bool some = table.stats.zero > 0 && table.stats.zero < table.stats.numel;
+  const bool nothing = picked.stats.numel > 0 && picked.stats.zero == picked.stats.numel;
+  return by_label && table.known && some && picked.known && nothing ? &table : nullptr;
+}
+
+Diagnosis without_weight(const Case& c, const ArgSnapshot& weights, const std::string& place) {
+  Diagnosis d;
+  d.cause = "0/0: a mean over labels whose class weights are 0";
+  d.title = fmt::format("{} divides by the class weights of its labels, which are all 0", place);
+  d.explanation =
+      "The mean is weighted: what is added up is divided by the sum of the class weights of the labels. Every label "
+      "that counts is of a class with weight 0, so that sum is 0.";
+  d.evidence.push_back(fmt::format("{} holds {} of {}.", arg_text(c, weights), count_of(weights.stats.zero, "zero"),
+                                   weights.stats.numel));
+  add_if(d.evidence, range_text(c));
+  d.advice = {"weigh-classes"};
+  return d;
+}
+
 std::optional<Diagnosis> diagnose_divide_by_zero(const Case& c) {
   if (c.is_op()) {
     if (const ArgSnapshot* shown = unguarded(c)) return without_guard(c, *shown);
@@ -112,6 +140,8 @@ std::optional<Diagnosis> diagnose_divide_by_zero(const Case& c) {
   const std::string place = c.where().empty() ? c.op() : c.op() + " " + c.where();
   d.advice = denominator_advice(c);
   d.cause = pole_words(c);
+  if (const ArgSnapshot* weights = weights_of_labels(c)) return without_weight(c, *weights, place);
+  if (c.info->pole == Pole::kLabels && weighs_nothing(c)) return without_weight(c, *c.input("weight"), place);
   if (c.info->pole == Pole::kLabels) {
     d.cause = "0/0: a mean over no label";
     d.title = fmt::format("{} averages over no valid label: 0/0", place);
