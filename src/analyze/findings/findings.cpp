@@ -440,6 +440,10 @@ void add_swallowed(std::vector<Finding>& findings, const ValueGraph& graph, Name
                                            birth->swallow->steps.first(), place_text(birth->swallow->at, names)));
       continue;
     }
+    // The usual cure of masks that were added: what they take out stays out, at the format's lowest number again.
+    const ValueStats& out = found.c.output->stats;
+    const bool replaced = names.op(birth->swallow->at.op).has(kReplaces);
+    if (replaced && out.pos_inf == 0 && out.nan == 0 && adds_masks(found.c)) continue;
     report_swallowed(f, *birth->swallow, names);
     findings.push_back(std::move(f));
   }

@@ -20,6 +20,15 @@ const OpSnapshot* maker_of(const Case& c, const ArgSnapshot& arg) {
   return known ? &c.context->slice[static_cast<std::size_t>(arg.producer)] : nullptr;
 }
 
+bool adds_masks(const Case& c) {
+  const double lowest = -0.99 * format_limits(c.stored).max_finite;
+  const std::vector<ArgSnapshot>& inputs = c.context->op.inputs;
+  return c.info->bound == Bound::kSum && inputs.size() > 1 && c.output->stats.neg_inf > 0 &&
+         std::all_of(inputs.begin(), inputs.end(), [&](const ArgSnapshot& arg) {
+           return arg.known && arg.stats.counted() && arg.stats.min < lowest;
+         });
+}
+
 namespace {
 
 // Of x ** p, whose exponent is known less `lowered`: PyTorch's derivative is made of x ** (p - 1).

@@ -90,6 +90,26 @@ TEST(Swallowed, by_clamp_or_tanh_is_a_warning_and_by_an_op_that_only_selects_is_
   }
 }
 
+// A sum of `mask` and another one, or of a number like that and scores, which a clamp makes finite again.
+std::string summed_and_clamped(double other, const char* back) {
+  constexpr double kLowest = -3.3895e38;
+  TraceBuilder t;
+  const Numbers mask = finite(8).as(DType::kBF16).zeros(4).range(kLowest, 0);
+  const Handle sum = t.in("lm").op("add", {{"self", t.value(mask)}, {"other", t.value(mask.range(other, 0))}},
+                                   finite(8).as(DType::kBF16).neg_inf(2));
+  t.mark(TensorRole::kLoss, "loss", t.op(back, {{"self", sum}}, mask));
+  t.end_step();
+  return table(analysis_of(t));
+}
+
+TEST(Swallowed, sum_of_masks_that_a_clamp_brings_back_is_none_and_that_of_other_numbers_is_a_warning) {
+  EXPECT_EQ(summed_and_clamped(-3.3895e38, "clamp"), "clean\n");
+  EXPECT_EQ(summed_and_clamped(-3.3895e38, "nan_to_num"), "clean\n");
+  const std::string warning = "warning overflow | add | lm | forward | step 0 | appear | observed\n";
+  EXPECT_EQ(summed_and_clamped(-1e38, "clamp"), warning);
+  EXPECT_EQ(summed_and_clamped(-3.3895e38, "tanh"), warning);
+}
+
 TEST(Swallowed, infinity_written_on_purpose_or_of_a_true_pole_is_none) {
   TraceBuilder t;
   const Handle f = t.in("a").op("full", {}, finite().inf(8), {{"fill_value", kInf}});

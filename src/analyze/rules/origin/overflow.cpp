@@ -73,15 +73,6 @@ bool goes_into_logarithm(const Case& c) {
   return grows && reader != nodes.end() && op_info(reader->op).pole == Pole::kNonPositive;
 }
 
-// Masks of the format's lowest number were added to each other.
-bool adds_masks(const Case& c, double max_finite) {
-  const std::vector<ArgSnapshot>& inputs = c.context->op.inputs;
-  return c.info->bound == Bound::kSum && inputs.size() > 1 && c.output->stats.neg_inf > 0 &&
-         std::all_of(inputs.begin(), inputs.end(), [&](const ArgSnapshot& arg) {
-           return arg.known && arg.stats.counted() && arg.stats.min < -0.99 * max_finite;
-         });
-}
-
 // The largest exponential that the numbers came of, as far as ops were walked back.
 const OpSnapshot* exponential_before(const Case& c) {
   const OpSnapshot* found = nullptr;
@@ -153,7 +144,7 @@ std::optional<Diagnosis> diagnose_overflow(const Case& c) {
                                      number(argument_at(*c.info, limits.overflows_from))));
     d.advice.emplace_back("clamp-input");
   }
-  const bool masks = adds_masks(c, limits.max_finite);
+  const bool masks = adds_masks(c);
   if (masks) d.advice.emplace_back("combine-masks");
   if (!narrow) {
     if (masks) return d;
