@@ -221,6 +221,40 @@ TEST(Uninitialised, memory_that_is_read_before_it_is_written_is_named_and_writte
   EXPECT_EQ(table(with_buffer(true, finite().nan(3))), "clean\n");
 }
 
+// A parameter of memory that PyTorch gave out in deterministic mode, of which the fill or the call may have been heard,
+// and NaN of the program's own.
+Analysis of_deterministic_mode(const char* how, bool read = true) {
+  TraceBuilder t;
+  const std::string heard = how;
+  t.in("", Phase::kData);
+  if (heard == "own fill") t.op("ones", {}, finite());
+  Handle w = heard == "empty" ? t.op("empty", {}, finite().unread()) : t.value(finite().unread());
+  if (heard != "empty") t.in_place("fill_", w, {}, finite().nan(8), {{"value", std::nan("")}});
+  const Handle seen = heard == "empty" ? t.seen_as(w, finite().nan(8), w.id) : w;
+  t.mark(TensorRole::kParameter, "w", seen);
+  if (read) {
+    t.in("fc1", Phase::kForward);
+    t.mark(TensorRole::kLoss, "loss", t.op("mm", {{"self", t.value(finite())}, {"mat2", seen}}, finite().nan(8)));
+  }
+  t.end_step();
+  return analysis_of(t);
+}
+
+TEST(Uninitialised, memory_that_deterministic_mode_fills_with_nan_is_no_number_of_the_programs) {
+  for (const char* how : {"fill", "empty"}) {
+    EXPECT_EQ(table(of_deterministic_mode(how, /*read=*/false)), "clean\n") << how;
+    const Analysis a = of_deterministic_mode(how);
+    ASSERT_EQ(a.findings.size(), 1U) << table(a);
+    const Finding& f = a.findings[0];
+    EXPECT_EQ(f.cls, FindingClass::kUninitialised) << how;
+    EXPECT_NE(f.title.find("empty gave out was read by mm in fc1"), std::string::npos) << f.title;
+    EXPECT_NE(f.explanation.find("use_deterministic_algorithms"), std::string::npos) << f.explanation;
+  }
+  const Analysis own = of_deterministic_mode("own fill");
+  ASSERT_EQ(own.findings.size(), 1U) << table(own);
+  EXPECT_EQ(own.findings[0].cls, FindingClass::kInvalid);
+}
+
 TEST(Uninitialised, garbage_that_is_finite_but_huge_answers_for_the_overflow_it_leads_to) {
   EXPECT_EQ(table(with_buffer(false, finite().range(-1, 3e38))),
             "uninitialised | empty_like | fc1 | forward | step 0 | unknown | observed\n");

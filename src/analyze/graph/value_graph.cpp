@@ -107,6 +107,15 @@ bool makes_new_infinities(const OpInView& op, std::span<const Value* const> bad)
   });
 }
 
+// PyTorch's own fill of memory that it gives out in deterministic mode. It is heard where the call that allocates began
+// the hearing.
+bool fills_fresh_memory(const OpInView& op) {
+  const bool nan =
+      std::any_of(op.scalars.begin(), op.scalars.end(), [](const ScalarArg& s) { return std::isnan(s.value); });
+  return op.record->seq == 0 && nan && op.info->has(kWritesConstant) && op.info->has(kOverwritesAll) &&
+         op.in.size() == 1 && op.in[0] != nullptr && op.in[0]->producer == kNoSeq && writes_in_place(op);
+}
+
 // What is about to be overwritten may come through a view that was never read: it is as bad as what else shows the same
 // contents.
 void taint_unread(ValueTable& values, Value& value) {
@@ -203,7 +212,7 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op, 
     note_reader(view_, at);
     follow_suspects(view_);
   }
-  if (view_.info->has(kMakesGarbage)) {
+  if (view_.info->has(kMakesGarbage) || fills_fresh_memory(view_)) {
     make_garbage(view_, at);
   } else if (bad_out) {
     bad_outputs(view_, at);
@@ -520,6 +529,16 @@ void ValueGraph::read_at(const Value& value, StringId call_site) {
 void ValueGraph::resolve(Value& value, BirthKind kind, TensorRole role, const OpRef& at) {
   if (inherit(value, 0)) {
     note_first(value.labels, value.bad, at);
+    return;
+  }
+  // What is bad in memory that nothing has written was there when it was given out.
+  suspect_view(value);
+  Birth* given = find_birth(value.suspect);
+  const StorageInfo* memory = values_.storage(value.storage);
+  if (given != nullptr && given->kind == BirthKind::kGarbage && memory != nullptr && memory->maker == given->at.seq) {
+    if (!given->source.known) given->source.stats = value.stats;
+    carry(value, labels_.of(given->id), Deliberate::kNo, given->node);
+    note_first(value.labels, value.bad, given->at);
     return;
   }
   if (const RecentOp* call = unread_call_of(value)) {

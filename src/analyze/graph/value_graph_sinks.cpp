@@ -255,7 +255,8 @@ void ValueGraph::hit_sink(const Value& value, TensorRole kind, StringId path, st
     const bool stays = kind == birth->role && path == birth->at.module &&
                        (kind == TensorRole::kParameter || value.id == birth->source.value || value.producer == kNoSeq);
     if (birth->kind == BirthKind::kState && !birth->was_clean && !birth->harmful && stays) continue;
-    const bool written = birth->kind == BirthKind::kOp || birth->kind == BirthKind::kGiven;
+    const bool written = birth->kind == BirthKind::kOp || birth->kind == BirthKind::kGiven ||
+                         birth->kind == BirthKind::kGarbage;
     const bool before_forward = written && birth->at.step == 0 && birth->at.phase == Phase::kData;
     const bool unmade =
         birth->kind == BirthKind::kBatch || birth->kind == BirthKind::kUnwatched;  // as of what it was before
