@@ -185,6 +185,7 @@ class ValueGraph {
   bool is_left_by_skip(const Value& value, const OpRef& at);
   Birth& new_birth(BirthKind kind, const OpRef& at);
   void taint_outputs(const OpInView& op);
+  void note_copied(const OpInView& op);
   void bad_outputs(const OpInView& op, const OpRef& at);
   void finish_outputs(const OpInView& op);
   bool becomes_origin(Birth& birth, std::uint32_t step);

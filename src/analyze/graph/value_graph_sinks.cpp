@@ -201,9 +201,23 @@ bool ValueGraph::may_be_singular(const Birth& birth) const {
   return c.is_op() && (c.singular != Singular::kNone || (c.output->bad & kBadNaN) != 0);
 }
 
+// What came from outside is known by what its copy becomes: a checkpoint is given another format or device when it is
+// loaded.
+void ValueGraph::note_copied(const OpInView& op) {
+  const bool copies = op.record->phase == Phase::kData && op.info->bound == Bound::kCopy &&
+                      op.info->zero == ZeroRule::kSame && op.in.size() == 1 && op.out.size() == 1;
+  if (!copies || op.in[0] == nullptr || op.out[0] == nullptr || op.in[0]->storage == op.out[0]->storage) return;
+  for (const BirthId id : labels_.get(op.out[0]->labels).births) {
+    Birth* birth = find_birth(id);
+    if (birth == nullptr || birth->into != 0 || birth->source.value != op.in[0]->id) continue;
+    if (birth->kind == BirthKind::kBatch || birth->kind == BirthKind::kUnwatched) birth->into = op.out[0]->storage;
+  }
+}
+
 // What a constant, or what came from outside, is written into, where that is known before it is used; and state that an
 // optimizer updates and nothing was seen to have made.
 void ValueGraph::note_target(const OpInView& op) {
+  note_copied(op);
   for (std::size_t i = 0; i < op.in.size(); ++i) {
     const Value* old = op.in[i];
     if (old == nullptr || op.inputs[i].role != ArgRole::kOverwritten) continue;

@@ -52,6 +52,34 @@ TEST(OptimizerState, that_was_loaded_bad_is_named_where_the_optimizer_first_upda
   EXPECT_EQ(table(update_of({.bad = false})), "clean\n");
 }
 
+// A tensor from outside that is given another format before the first step, and is then updated as state, or read as
+// the batch.
+Analysis copied_from_outside(bool state) {
+  TraceBuilder t;
+  const Handle given = t.value(finite(4).as(DType::kF16).inf(4));
+  Handle copy = t.in("", Phase::kData).op("_to_copy", {{"self", given}}, finite(4).inf(4));
+  if (state) {
+    t.in("fc", Phase::kOptimizer).in_place("mul_", copy, {}, finite(4).inf(4), {{"other", 0.999}});
+    t.mark(TensorRole::kState, "fc.bias.exp_avg_sq", copy);
+  } else {
+    t.mark(TensorRole::kBatch, "x", copy);
+    t.in("fc", Phase::kForward);
+    t.mark(TensorRole::kLoss, "loss", t.op("mul", {{"self", copy}, {"other", t.value(finite(4))}}, finite(4).inf(4)));
+  }
+  t.end_step();
+  return analysis_of(t);
+}
+
+TEST(OptimizerState, that_was_given_another_format_when_it_was_loaded_is_no_sample_and_a_sample_is_no_state) {
+  const Analysis a = copied_from_outside(true);
+  ASSERT_EQ(a.findings.size(), 1U) << table(a);
+  EXPECT_EQ(a.findings[0].cls, FindingClass::kBadState) << table(a);
+  EXPECT_EQ(a.findings[0].title, "What was loaded into the optimizer state fc.bias.exp_avg_sq was bad: 4 Inf of 4");
+  const Analysis b = copied_from_outside(false);
+  ASSERT_EQ(b.findings.size(), 1U) << table(b);
+  EXPECT_EQ(b.findings[0].cls, FindingClass::kBadInput) << table(b);
+}
+
 TEST(OptimizerState, of_a_later_step_is_said_to_be_bad_before_that_step) {
   const Analysis a = update_of({.step = 7});
   ASSERT_FALSE(a.findings.empty());
