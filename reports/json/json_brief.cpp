@@ -43,7 +43,7 @@ class Brief {
         model_(make_report_model(analysis, options.going)),
         finding_(find_origin(analysis)) {
     if (!analysis.ranks.empty()) info_ = &analysis.ranks.front().info;
-    ranks_ = analysis.ranks.size();
+    ranks_ = rank_count(analysis);
     steps_ = analysis.coverage.steps;
   }
 

@@ -259,7 +259,7 @@ std::string render_annotations(const Analysis& analysis, const std::string& root
   for (const Finding& f : analysis.findings) {
     const auto severity = static_cast<std::size_t>(f.severity);
     if (severity > 2 || ++counts[severity] > kAnnotations) continue;
-    const FindingView view = view_finding(f, analysis.ranks.size() > 1);
+    const FindingView view = view_finding(f, rank_count(analysis) > 1);
     const std::string message = view.title + (view.change.empty() ? "" : "\n" + view.change) + "\nnanhunt " + view.id +
                                 ", " + view.class_name + ", step " + view.step;
     constexpr std::string_view kKinds[] = {"notice", "warning", "error"};

@@ -2,6 +2,7 @@
 #include "reports/views/report_model.h"
 
 #include <algorithm>
+#include <set>
 
 #include "reports/views/finding_view.h"
 #include "reports/views/numbers.h"
@@ -27,7 +28,7 @@ std::string run_line(const Analysis& analysis) {
   if (!info.dtypes.empty()) parts.push_back(clip(join(info.dtypes, ", "), kNameLimit));
   if (!info.level.empty()) parts.push_back("level " + clip(info.level, kNameLimit));
   parts.push_back("attempt " + std::to_string(analysis.ranks.front().attempt));
-  if (analysis.ranks.size() > 1) parts.push_back(plural(analysis.ranks.size(), "rank", "ranks"));
+  if (const std::size_t ranks = rank_count(analysis); ranks > 1) parts.push_back(plural(ranks, "rank", "ranks"));
   return join(parts, " · ");
 }
 
@@ -151,6 +152,12 @@ ExperimentView view_experiment(const ExperimentRecord& record) {
 
 }  // namespace
 
+std::size_t rank_count(const Analysis& analysis) {
+  std::set<std::uint32_t> ranks;
+  for (const RankSummary& one : analysis.ranks) ranks.insert(one.rank);
+  return ranks.size();
+}
+
 const Finding* find_origin(const Analysis& analysis) {
   if (analysis.verdict.origin) {
     for (const Finding& finding : analysis.findings) {
@@ -173,7 +180,7 @@ ReportModel make_report_model(const Analysis& analysis, const std::vector<std::u
 
   const Finding* origin = find_origin(analysis);
   const bool many_ranks =
-      analysis.ranks.size() > 1 || (!analysis.ranks.empty() && analysis.ranks[0].info.world_size > 1);
+      rank_count(analysis) > 1 || (!analysis.ranks.empty() && analysis.ranks[0].info.world_size > 1);
   if (origin != nullptr) model.origin = view_finding(*origin, many_ranks);
   for (const Finding& finding : analysis.findings) {
     if (&finding == origin) continue;

@@ -169,4 +169,7 @@ ReportModel make_report_model(const Analysis& analysis, const std::vector<std::u
 // clean verdict that names none.
 const Finding* find_origin(const Analysis& analysis);
 
+// Ranks that were read: a rank has several attempts in one run where it watched several programs or models.
+std::size_t rank_count(const Analysis& analysis);
+
 }  // namespace nanhunt::reports

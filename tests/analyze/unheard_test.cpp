@@ -68,6 +68,33 @@ TEST(StepHealth, later_bad_steps_that_were_not_heard_count_for_the_origin) {
   EXPECT_EQ(a.findings[0].bad_steps.last, 5u);
 }
 
+// Weights that one step may leave bad, a step whose ops were not kept, and a batch that holds NaN in the step after it.
+Analysis batch_after_unheard(bool broken) {
+  TraceBuilder t;
+  clean_steps(t, 1);
+  if (broken) record_loss(t);
+  Handle w = t.value(finite());
+  t.in("fc1", Phase::kOptimizer).in_place("add_", w, {{"other", t.value(finite())}}, finite());
+  Handle bad = t.op("sqrt", {{"self", t.value(finite().range(-1, 1))}}, broken ? finite().nan(8) : finite());
+  t.in_place("copy_", w, {{"src", bad}}, broken ? finite().nan(8) : finite());
+  t.mark(TensorRole::kParameter, "fc1.weight", w);
+  for (int i = 0; i < 2; ++i) {
+    t.health(broken ? kLossBad | bit(TensorRole::kParameter) : 0, broken ? "loss" : "");
+    t.end_step(broken ? kNaN : 1);
+  }
+  const Handle x = t.in("fc1", Phase::kForward).value(finite().nan(8));
+  t.mark(TensorRole::kBatch, "input 0", x);
+  t.mark(TensorRole::kLoss, "loss", t.op("mul", {{"self", x}, {"other", t.value(finite())}}, finite().nan(8)));
+  t.health(kLossBad, "loss");
+  t.end_step(kNaN);
+  return analysis_of(t);
+}
+
+TEST(StepHealth, a_batch_that_is_bad_after_a_step_that_was_not_kept_may_be_made_by_bad_weights) {
+  EXPECT_THAT(table(batch_after_unheard(true)), Not(HasSubstr("bad_input")));
+  EXPECT_THAT(table(batch_after_unheard(false)), HasSubstr("bad_input | <batch> | - | data | step 3"));
+}
+
 TEST(StepHealth, what_it_alone_shows_to_be_harmed_is_listed) {
   TraceBuilder t;
   clean_steps(t, 1);

@@ -531,6 +531,13 @@ void ValueGraph::resolve(Value& value, BirthKind kind, TensorRole role, const Op
     note_first(value.labels, value.bad, at);
     return;
   }
+  // What training gave out in steps whose ops were not kept is no sample: it is as bad as the weights that made it.
+  if (kind == BirthKind::kBatch && at.step > heard_step_ + 1 && !standing_.empty() && !streak_.empty()) {
+    LabelSetId of_streak = 0;
+    for (const BirthId id : streak_) of_streak = labels_.merge(of_streak, labels_.of(id));
+    carry(value, of_streak, Deliberate::kNo, kNoNode);
+    return;
+  }
   // What is bad in memory that nothing has written was there when it was given out.
   suspect_view(value);
   Birth* given = find_birth(value.suspect);
