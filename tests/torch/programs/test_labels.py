@@ -148,3 +148,26 @@ def test_a_loss_divided_by_its_labels_says_that_all_of_them_are_ignored(level, t
     assert "the ignored index -100" in said.first["explanation"]
     assert [advice["id"] for advice in said.first["advice"]] == ["skip-unlabelled"]
     assert_silent(counted(1), tmp_path / "good", level, STEPS)
+
+
+def of_classes(weight_of_last, smoothing):
+    """Classes have weights; every label of one batch is of the last class."""
+    weight = torch.tensor([1.0, 1.0, weight_of_last])
+
+    def target(i):
+        labels = torch.arange(8) % 3
+        return torch.full_like(labels, 2) if i == BAD else labels
+
+    def loss(out, y):
+        return F.cross_entropy(out, y, weight=weight, label_smoothing=smoothing)
+
+    return training(target, loss)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_labels_that_all_have_class_weight_0_are_told_by_their_weights(smoothing, tmp_path):
+    said = told(of_classes(0.0, smoothing), tmp_path / "bad", "live", STEPS)
+    assert said.what[0] == "divide_by_zero" and said.first["step"] == BAD, said.show()
+    assert "class weights of its labels, which are all 0" in said.first["title"], said.show()
+    assert [advice["id"] for advice in said.first["advice"]] == ["weigh-classes"], said.show()
+    assert_silent(of_classes(0.5, smoothing), tmp_path / "good", "live", STEPS)
