@@ -189,7 +189,8 @@ class Reader:
         hosts = []
         for kind, path, t in items:
             try:
-                host = t if t.is_cpu and type(t) in (_Tensor, torch.nn.Parameter) else self._in_memory(t)
+                plain = t.is_cpu and type(t) in (_Tensor, torch.nn.Parameter) and not t.is_complex()
+                host = t if plain else self._in_memory(t)
                 if host is None:
                     raise TypeError("no numbers in memory")
                 hosts.append(host)
