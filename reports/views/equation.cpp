@@ -224,13 +224,14 @@ std::string equation_of(std::string_view op, const ElementEvidence& element) {
     return format_short(element.operands[0].value) + " / " + beside(format_short(element.operands[1].value)) +
            " is added: " + result;
   }
-  const bool function = info.has(kElementwise) && info.forward.empty() && op.find("_backward") == op.npos;
+  const bool function =
+      sign.empty() && info.has(kElementwise) && info.forward.empty() && op.find("_backward") == op.npos;
   if (function && element.operands.size() == 1 && element.operands[0].slot != "other")
     return std::string(table_name(op)) + "(" + format_short(element.operands[0].value) + ") = " + result;
   std::vector<std::string> parts;
   for (const ElementEvidence::OperandValue& operand : element.operands) {
     if (parts.size() == kOperandsTold) return "";
-    const std::string& called = operand.name.empty() ? operand.slot : operand.name;
+    const std::string called = operand.name.empty() ? part_of_quotient(op, operand.slot, operand.slot) : operand.name;
     parts.push_back((called.empty() ? "" : clip(called, kNameLimit) + " = ") + format_short(operand.value));
   }
   return join(parts, ", ") + ": " + result;

@@ -327,7 +327,8 @@ FindingView view_finding(const Finding& f, bool many_ranks) {
   if (result) view.tensors.push_back(view_tensor(*result));
   if (f.element) {
     view.element = view_element(*f.element, f.place.op.value_or(""));
-    view.element->in_code = element_in_code(f);
+    // Of one side alone the whole line says too much.
+    if (view.element->operands.size() > 1) view.element->in_code = element_in_code(f);
   }
   view.cause = cause_of(view);
   const bool vague = f.cls == FindingClass::kInvalid || f.cls == FindingClass::kDivideByZero;

@@ -39,6 +39,7 @@ TEST(Equation, functions_are_called_and_others_list_what_they_read) {
             "grad_output = 0, result = 0: NaN");
   EXPECT_EQ(equation_of("aten::add_", element(-kInf, {{"other", "", 2}})), "other = 2: -Inf");  // what is added alone
   EXPECT_EQ(equation_of("aten::addmm", element(kInf, {})), "");
+  EXPECT_EQ(equation_of("aten::div", element(kNaN, {{"self", "", 0}})), "numerator = 0: NaN");  // of two, one was read
 }
 
 TEST(Equation, a_quotient_that_is_added_to_something_is_no_result) {
