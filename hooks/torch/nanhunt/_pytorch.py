@@ -8,6 +8,7 @@ It imports nothing of the package, and on a PyTorch that is not supported it rai
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -119,6 +120,22 @@ def no_transforms() -> Iterator[None]:
             _autograd._saved_tensors_hooks_disable(why)
         while left:
             _functorch.push_dynamic_layer_stack(left.pop())
+
+
+_OURS = "ignore", None, Warning, re.compile(r"nanhunt(\.|$)"), 0
+
+
+@contextmanager
+def no_warnings() -> Iterator[None]:
+    """What PyTorch warns of in what we compute is not the program's. Past the functions of `warnings`, which would have
+    it show again what the program was warned of before."""
+    filters: Any = warnings.filters
+    filters.insert(0, _OURS)
+    try:
+        yield
+    finally:
+        if _OURS in filters:
+            filters.remove(_OURS)
 
 
 def unwrapped(t: Any) -> Any:

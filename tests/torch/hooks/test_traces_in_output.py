@@ -79,6 +79,18 @@ for i in range(14):
 print(len(warnings.filters), warnings.showwarning.__module__)
 """
 
+# Derivatives that are tried of a root of complex numbers cast them to real ones, of which PyTorch warns.
+WARNED_TRIALS = """
+import torch, warnings
+w = torch.nn.Parameter(torch.ones(4, dtype=torch.cfloat)); optimizer = torch.optim.SGD([w], 0.1)
+for i in range(4):
+    optimizer.zero_grad()
+    y = (w * 0 if i == 2 else w) * torch.ones(3, 4)
+    warnings.warn("of the program's own")
+    (y / y.abs()).real.sum().backward(); optimizer.step()
+    print(len(warnings.filters), w.isfinite().all().item())
+"""
+
 
 def both(tmp_path, level, text):
     script = tmp_path / "train.py"
@@ -113,6 +125,14 @@ def test_an_exception_that_nobody_catches_is_printed_as_alone(tmp_path, library,
 def test_warnings_come_as_often_and_from_where_they_came(tmp_path, library, level, filters):
     alone, watched = both(tmp_path, level, f"import warnings; warnings.simplefilter({filters!r})\n" + WARNINGS)
     assert any("std()" in line for line in alone[2])
+    assert watched == alone
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("filters", ["default", "always"])
+def test_a_cure_that_is_tried_warns_of_nothing(tmp_path, library, level, filters):
+    alone, watched = both(tmp_path, level, f"import warnings; warnings.simplefilter({filters!r})\n" + WARNED_TRIALS)
+    assert alone[0] == 0 and "False" in alone[1], alone
     assert watched == alone
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nanhunt._pytorch import no_transforms
+from nanhunt._pytorch import no_transforms, no_warnings
 from nanhunt._steps.remedies import try_remedies
 from nanhunt._steps.trial import SAME, WIDER, first_bad, is_given_infinity, is_random, tensors
 from nanhunt._tap.plain import DTYPES, call_of
@@ -67,7 +67,7 @@ def kept_by(tap: Tap) -> list[Call]:
 def _no_dispatch() -> Iterator[None]:
     from torch.utils._python_dispatch import _disable_current_modes
 
-    with unheard(), no_transforms(), _disable_current_modes():
+    with unheard(), no_warnings(), no_transforms(), _disable_current_modes():
         yield
 
 
