@@ -239,8 +239,7 @@ NANHUNT_TAP void* nanhunt_tap_on(void* tap) {
   include_thread(true);
   return before;
 }
-// Called before the calling thread's first op that reads floating-point numbers, or after one that makes them of
-// others.
+// Called before the calling thread's first op that reads floating-point numbers, or after one that makes some.
 NANHUNT_TAP void nanhunt_tap_await_first_op(void (*first)()) { await_first_op(first); }
 // Nobody is. 1: the calling thread's was waited for, and no tap is on.
 NANHUNT_TAP std::int32_t nanhunt_tap_forget_first_op() { return forget_first_op() ? 1 : 0; }

@@ -268,51 +268,6 @@ TEST(DivideByZero, of_a_loss_without_any_valid_label_points_at_the_labels) {
   }
 }
 
-TEST(DivideByZero, of_labels_whose_class_weights_are_all_zero_points_at_the_weights) {
-  for (const bool weighty : {false, true}) {
-    TraceBuilder t;
-    t.in("<loss>", Phase::kLoss);
-    const Handle labels = t.value(finite(3).as(DType::kI64).range(-100, 3));
-    const Handle weight = t.value(weighty ? finite(4).range(1, 2) : finite(4).range(0, 2).zeros(1));
-    const Handle l = t.op("nll_loss_forward",
-                          {{"self", t.value(finite(12).range(-3, 0))},
-                           {"target", labels, ArgRole::kIndex},
-                           {"weight", weight}},
-                          weighty ? finite(1) : finite(1).nan(1), {{"ignore_index", -100}});
-    t.mark(TensorRole::kLoss, "loss", l);
-    t.end_step();
-    const Analysis a = analysis_of(t);
-    if (weighty) {
-      EXPECT_EQ(table(a), "clean\n");
-      continue;
-    }
-    EXPECT_EQ(table(a), "divide_by_zero | nll_loss_forward | <loss> | loss | step 0 | appear | observed\n");
-    EXPECT_EQ(a.findings[0].title,
-              "nll_loss_forward in <loss> divides by the class weights of its labels, which are all 0");
-    EXPECT_EQ(advice_of(a.findings[0]), "weigh-classes ");
-  }
-}
-
-TEST(DivideByZero, by_a_sum_of_class_weights_that_labels_picked_points_at_the_weights) {
-  // Given a table of weights of which some are 0, by which a loss is divided, or another sum that is 0
-  for (const bool picked : {true, false}) {
-    TraceBuilder t;
-    t.in("<loss>", Phase::kLoss);
-    const Handle table_of = t.value(picked ? finite(4).range(0, 2).zeros(1) : finite(4).range(0, 0).zeros(4));
-    const Handle labels = t.value(finite(3).as(DType::kI64).range(3, 3));
-    const Handle weights =
-        t.op("gather", {{"self", table_of}, {"index", labels, ArgRole::kIndex}}, finite(3).range(0, 0).zeros(3));
-    const Handle total = t.op("sum", {{"self", weights}}, finite(1).range(0, 0).zeros(1));
-    const Handle l = t.op("div", {{"self", t.value(finite(1).range(2, 2))}, {"other", total}}, finite(1).inf(1));
-    t.mark(TensorRole::kLoss, "loss", l);
-    t.end_step();
-    const Analysis a = analysis_of(t);
-    // when it is judged, then the classes are named where classes have weights.
-    ASSERT_EQ(table(a), "divide_by_zero | div | <loss> | loss | step 0 | appear | observed\n");
-    EXPECT_EQ(advice_of(a.findings[0]), picked ? "weigh-classes " : "guard-denominator ");
-  }
-}
-
 TEST(DivideByZero, of_a_kernel_that_was_given_no_eps_is_found_and_with_eps_it_is_silent) {
   for (const double eps : {0.0, 1e-5}) {
     TraceBuilder t;

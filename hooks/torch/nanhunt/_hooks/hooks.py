@@ -268,8 +268,7 @@ def _begin_root(session: Session, module: torch.nn.Module, args: tuple[Any, ...]
     if session.tracker.unsure:
         session.tracker.called.add(module)
     key = id(module)
-    known = _is_root.get(key)
-    if known is None:
+    if (known := _is_root.get(key)) is None:
         session.meet()
     trainable, with_gradients = _trainable(module) if known is None else known, torch.is_grad_enabled()
     function = function_around() if trainable and not with_gradients else ""
@@ -404,8 +403,7 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
         _had_backward = True
         if in_step:
             session.notify("after_backward_in_step")
-        # Of a program that trains tensors of its own no module's call says that a loss is computed.
-        by_hand = session.leaves and _phase_before == lib.DATA
+        by_hand = session.leaves and _phase_before == lib.DATA  # no module's call says that a loss is computed
         session.state.phase = lib.LOSS if by_hand or _phase_before == lib.BACKWARD else _phase_before
 
 
@@ -590,8 +588,7 @@ def _after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Non
     key = id(optimizer)
     if key in _in_graphs and key not in _steps_of:
         return  # a hook of PyTorch's around the graph that was its step
-    inside = _steps_of.pop(key, 0)
-    if inside:
+    if inside := _steps_of.pop(key, 0):
         _steps_of[key] = inside - 1
         return
     try:
