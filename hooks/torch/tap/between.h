@@ -166,7 +166,8 @@ class Between {
     });
     end_backward();
     is_of_gradients_ = is_of_backward(identities, each);
-    if (!is_of_gradients_ && !plan.writes) return NANHUNT_PHASE_DATA;  // the next batch, a metric, a rate
+    // The next batch, or a metric. A single number may be a scale.
+    if (!is_of_gradients_ && !plan.writes && (plan.draws || !all_numbers(each))) return NANHUNT_PHASE_DATA;
     of_gradients_ = of_gradients_ || (is_of_gradients_ && !all_numbers(each));
     const bool number = result != nullptr && result->isTensor() && result->toTensor().defined() &&
                         result->toTensor().is_floating_point() && result->toTensor().numel() == 1 && bare(plan) != "copy";

@@ -78,8 +78,8 @@ class Frames {
     }
     std::vector<SourceFrame> above;
     std::vector<Spot> callers;
-    if (!found.text.empty() && !found.traced) {
-      if (sources_.claim(found.text)) above = stack(frame);
+    if (!found.text.empty() && !found.traced && sources_.claim(found.text)) {
+      above = stack(frame);
       callers = callers_of(frame);
     } else if (found.known != nullptr && !in_backward && reported_anew_ < kMostAnew && is_called_anew(*found.known, frame)) {
       ++reported_anew_;

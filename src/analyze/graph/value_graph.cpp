@@ -120,7 +120,7 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op, 
     note_reader(view_, at);
     follow_suspects(view_);
   }
-  if (view_.info->has(kMakesGarbage) || fills_fresh_memory(view_)) {
+  if (view_.info->has(kMakesGarbage)) {
     make_garbage(view_, at);
   } else if (bad_out) {
     bad_outputs(view_, at);

@@ -94,13 +94,4 @@ bool makes_new_infinities(const OpInView& op, std::span<const Value* const> bad)
   });
 }
 
-// PyTorch's own fill of memory that it gives out in deterministic mode. It is heard where the call that allocates began
-// the hearing.
-bool fills_fresh_memory(const OpInView& op) {
-  const bool nan =
-      std::any_of(op.scalars.begin(), op.scalars.end(), [](const ScalarArg& s) { return std::isnan(s.value); });
-  return op.record->seq == 0 && nan && op.info->has(kWritesConstant) && op.info->has(kOverwritesAll) &&
-         op.in.size() == 1 && op.in[0] != nullptr && op.in[0]->producer == kNoSeq && writes_in_place(op);
-}
-
 }  // namespace nanhunt::analyze

@@ -15,6 +15,5 @@ void note_written_unread(const OpInView& op);
 bool gives_number(const OpInView& op, const Value& value, const LayoutRecord* layout);
 bool sums_only_masks(const OpInView& op);
 bool makes_new_infinities(const OpInView& op, std::span<const Value* const> bad);
-bool fills_fresh_memory(const OpInView& op);
 
 }  // namespace nanhunt::analyze

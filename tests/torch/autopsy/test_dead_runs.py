@@ -35,7 +35,7 @@ DEATHS = {
     "empty_mask": Death("sudden", "divide_by_zero", "aten::div", prints=True),
     "high_lr": Death("exploding", "exploding", None, "tensorboard"),
     "log_of_zero": Death("sudden", "divide_by_zero", "aten::log"),
-    "masked_row": Death("sudden", "invalid", "aten::fill_", "wandb"),
+    "masked_row": Death("sudden", "invalid", "aten::_softmax", "wandb"),
     "nan_in_batch": Death("sudden", "invalid", "aten::copy_", "lightning"),
     "nan_in_checkpoint": Death("first_step", "invalid", "aten::copy_"),  # its own line, before it is saved
     "rate_restart": Death("lr_event", "overflow", "aten::pow", "tensorboard"),
