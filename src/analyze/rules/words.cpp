@@ -208,11 +208,11 @@ bool divides_by_gaps(const Case& c) {
 
 // Is the divisor a number of the program's own, which has no elements that could be 0 now and then?
 bool divides_by_number_0(const Case& c) {
-  if (c.info->bound != Bound::kQuotient || c.birth.at.phase == Phase::kBackward) return false;
+  if (c.info->bound != Bound::kQuotient) return false;
   if (const ScalarSnapshot* divisor = c.scalar("other")) return divisor->value == 0;
   // As a tensor: what no op of the step made, of one number.
-  return c.pole != nullptr && c.pole->known && c.pole->stats.numel == 1 && c.pole->stats.zero == 1 &&
-         c.pole->name == 0 && !c.pole->is_made;
+  return c.birth.at.phase != Phase::kBackward && c.pole != nullptr && c.pole->known && c.pole->stats.numel == 1 &&
+         c.pole->stats.zero == 1 && c.pole->name == 0 && !c.pole->is_made;
 }
 
 std::vector<std::string> denominator_advice(const Case& c) {
