@@ -222,7 +222,7 @@ def averaged(bad):
             opt.step()
             if i % 3 == 2:
                 with torch.no_grad():
-                    for p, q in zip(average.parameters(), net.parameters()):
+                    for p, q in zip(average.parameters(), net.parameters(), strict=True):
                         p.copy_((q * 0 if i in bad else q) / (0 if i in bad else 1))
                     F.cross_entropy(average(x), y).item()
 
