@@ -81,14 +81,13 @@ class Frames {
     if (!found.text.empty() && !found.traced && sources_.claim(found.text)) {
       above = stack(frame);
       callers = callers_of(frame);
-    } else if (found.known != nullptr && !in_backward && reported_anew_ < kMostAnew && is_called_anew(*found.known, frame)) {
-      ++reported_anew_;
+    } else if (found.compares && !in_backward && reported_anew_ < kMostAnew && is_called_anew(found.called, frame)) {
       above = stack(frame);
     }
     if (frame != nullptr) dec_(frame);
     release_(held);
     if (found.text.empty()) {
-      if (!above.empty()) report_stack(site, above);
+      if (!above.empty() && report_stack(site, above)) ++reported_anew_;
       return site;
     }
     // Not under Python's lock: whoever has the tap's mutex may wait for that (a device's stream is asked of Python).
@@ -115,8 +114,7 @@ class Frames {
       const std::vector<SourceFrame> above = stack(frame);
       if (frame != nullptr) dec_(frame);
       release_(held);
-      ++reported_again_;
-      report_stack(site, above);
+      if (report_stack(site, above)) ++reported_again_;
     } catch (const std::exception&) {  // no memory for it: the first call's are there
     }
   }
@@ -167,10 +165,13 @@ class Frames {
     ska::flat_hash_map<int, Site> sites;                  // by instruction, or by line where Python does not say
   };
 
-  void report_stack(std::int64_t site, const std::vector<SourceFrame>& above) {
+  // False: nothing is known to report it of.
+  bool report_stack(std::int64_t site, const std::vector<SourceFrame>& above) {
     const std::lock_guard lock(mutex_);
     const auto known = names_.find(site);
-    if (known != names_.end() && !above.empty() && !traced_.contains(site)) sources_.report(known->second, above);
+    if (known == names_.end() || above.empty() || traced_.contains(site)) return false;
+    sources_.report(known->second, above);
+    return true;
   }
 
   // As package_path of src/core/text.h.
@@ -226,12 +227,7 @@ class Frames {
   std::vector<SourceFrame> stack(void* innermost) {
     std::vector<SourceFrame> out;
     bool own = false;
-    void* frame = innermost;
-    if (frame != nullptr) inc_(frame);
-    while (frame != nullptr && (out.size() < Sources::kMaxFrames || !own)) {
-      void* code = code_(frame);
-      Code& known = codes_[code];
-      if (!known.known) learn(code, known);
+    each_outwards(innermost, [&](void* code, const Code& known, void* frame) {
       const bool full = out.size() == Sources::kMaxFrames;
       own = own || known.kind == Kind::kUser;
       if (known.kind == Kind::kUser || (known.kind == Kind::kInstalled && !full)) {
@@ -244,13 +240,26 @@ class Frames {
         sources_.read(one);
         out.push_back(std::move(one));
       }
+      return out.size() < Sources::kMaxFrames || !own;
+    });
+    return out;
+  }
+
+  // A frame and those that called it, as long as `take` wants more. Python's lock is held.
+  template <typename Take>
+  void each_outwards(void* innermost, Take&& take) {
+    void* frame = innermost;
+    if (frame != nullptr) inc_(frame);
+    while (frame != nullptr) {
+      void* code = code_(frame);
+      Code& known = codes_[code];
+      if (!known.known) learn(code, known);
+      const bool more = take(code, known, frame);
       dec_(code);
-      void* back = back_(frame);
+      void* back = more ? back_(frame) : nullptr;
       dec_(frame);
       frame = back;
     }
-    if (frame != nullptr) dec_(frame);
-    return out;
   }
 
   std::string attribute_text(void* of, const char* name) {
@@ -279,7 +288,7 @@ class Frames {
     Called called;
     std::string text;
     bool traced = false;    // its frames are known: they do not run now
-    Site* known = nullptr;  // it has a number
+    bool compares = false;  // it has a number, and its callers are compared
   };
   static constexpr int kWrapper = 6;  // frames from an op's line in a package to the user's own, PyTorch's included
 
@@ -289,8 +298,9 @@ class Frames {
   std::int64_t line(void* code, const Code& known, void* frame, NewLine& found) {
     Called called{spot(code, frame), {}};
     if (known.kind == Kind::kInstalled) called.from = caller_of(frame, nullptr);
-    if (Site* site = site_of(called); site != nullptr) {
-      found.known = site;
+    if (const Site* site = site_of(called); site != nullptr) {
+      found.compares = site->calls < kMostCompared && !site->callers.empty();
+      if (found.compares) found.called = called;
       return site->number;
     }
     found = {called, known.file + ":" + std::to_string(line_(frame))};
@@ -334,51 +344,37 @@ class Frames {
   }
 
   // Whether this call of a known site comes from where none of those before came from. Only so many are compared.
-  bool is_called_anew(Site& site, void* frame) {
-    if (site.calls >= kMostCompared || site.callers.empty()) return false;
-    ++site.calls;
+  bool is_called_anew(const Called& called, void* frame) {
     const std::vector<Spot> now = callers_of(frame);
-    const auto [end, unused] = std::mismatch(site.callers.begin(), site.callers.end(), now.begin(), now.end());
-    if (end == site.callers.end()) return false;
-    site.callers.erase(end, site.callers.end());
+    Site* const site = site_of(called);  // asked for after Python was, which may let other threads number lines
+    if (site == nullptr) return false;
+    ++site->calls;
+    const auto [end, unused] = std::mismatch(site->callers.begin(), site->callers.end(), now.begin(), now.end());
+    if (end == site->callers.end()) return false;
+    site->callers.erase(end, site->callers.end());
     return true;
   }
   // As stack() goes, without the innermost.
   std::vector<Spot> callers_of(void* innermost) {
     std::vector<Spot> out;
-    void* frame = back_(innermost);
-    while (frame != nullptr && out.size() + 1 < Sources::kMaxFrames) {
-      void* code = code_(frame);
-      Code& known = codes_[code];
-      if (!known.known) learn(code, known);
-      if (known.kind >= Kind::kInstalled) out.push_back(spot(code, frame));
-      dec_(code);
-      void* back = back_(frame);
-      dec_(frame);
-      frame = back;
-    }
-    if (frame != nullptr) dec_(frame);
+    each_outwards(innermost, [&](void* code, const Code& known, void* frame) {
+      if (frame != innermost && known.kind >= Kind::kInstalled) out.push_back(spot(code, frame));
+      return out.size() + 1 < Sources::kMaxFrames;
+    });
     return out;
   }
 
   // The nearest line of the user's own above a frame of a package, which `text` is to name as well.
   Spot caller_of(void* innermost, std::string* text) {
     Spot found;
-    void* frame = back_(innermost);
-    for (int i = 0; i < kWrapper && frame != nullptr && found.code == nullptr; ++i) {
-      void* code = code_(frame);
-      Code& known = codes_[code];
-      if (!known.known) learn(code, known);
-      if (known.kind == Kind::kUser) {
+    int above = -1;  // of frames
+    each_outwards(innermost, [&](void* code, const Code& known, void* frame) {
+      if (++above > 0 && known.kind == Kind::kUser) {
         found = spot(code, frame);
         if (text != nullptr) text->append(" called at ").append(known.file + ":" + std::to_string(line_(frame)));
       }
-      dec_(code);
-      void* back = back_(frame);
-      dec_(frame);
-      frame = back;
-    }
-    if (frame != nullptr) dec_(frame);
+      return above < kWrapper && found.code == nullptr;
+    });
     return found;
   }
 
