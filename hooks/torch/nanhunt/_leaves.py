@@ -25,13 +25,13 @@ def find_leaves(session: Session, tensors: Sequence[Any]) -> None:
         return
     with no_torch_function():
         found = [leaf for leaf in _leaves_of(tensors) if id(leaf) not in session.parameter_names]
-    names = _names_of(found) if found else {}
+    names, is_first = _names_of(found) if found else {}, not session.leaves
     for leaf in found:
         session.parameter_names.set_new(leaf, names.get(id(leaf)) or f"tensor {len(session.leaves)}")
         session.leaves.append(weakref.ref(leaf))
     if session.leaves:
         session.judge.enter(FORWARD)
-        if len(session.leaves) == len(found):  # the first
+        if is_first:
             await_next_forward(session)
 
 

@@ -25,7 +25,7 @@ from nanhunt._steps.bad_steps import BadSteps, Norms, StepSnapshot
 from nanhunt._steps.device_boundary import DeviceBoundary
 from nanhunt._steps.reading import Here, Reader
 from nanhunt._steps.validation import Validation
-from nanhunt._tap.marks import has_left_batch_out, mark_left_out
+from nanhunt._tap.marks import mark_left_out
 from nanhunt._tap.tap_library import unheard
 
 if TYPE_CHECKING:
@@ -75,8 +75,9 @@ class StepWatch(Listener):
             if path not in bad:
                 self._sound_buffers[path] = b.shape
                 self._last_buffers.append((kind, path, b.detach()))
-        while sum(b.untyped_storage().nbytes() for _, _, b in self._last_buffers) > _MAX_HELD:
-            self._last_buffers.popleft()
+        held = sum(b.untyped_storage().nbytes() for _, _, b in self._last_buffers)
+        while held > _MAX_HELD:
+            held -= self._last_buffers.popleft()[2].untyped_storage().nbytes()
 
     @staticmethod
     def _buffers_of(root: torch.nn.Module, name: str) -> list[tuple[int, str, _Tensor]]:
@@ -372,7 +373,7 @@ class StepWatch(Listener):
         bad = self._reader.bad_among([(lib.MARK_PARAMETER, path, p) for p, path in self.parameters()
                                       if path in sound and p.requires_grad and not is_away(p)])
         buffers = self._bad_buffers()
-        for kind, path in [*bad, *[(kind, path) for kind, path, _ in buffers]]:
+        for kind, path in [*bad, *(one[:2] for one in buffers)]:
             session.judge.note(session.state.step, kind, True, path.encode())
         if bad or buffers:
             session.judge.enter(SUSPECT)  # there is something to be judged, should no step be open
@@ -404,9 +405,8 @@ class StepWatch(Listener):
                 self.bad_steps.report_not_heard(step)
         if validation.first or validation.waits:
             validation.forget()
-        if session.state.bad_number and session.mode is StepMode.HELD and has_left_batch_out(session) and (
+        if session.state.bad_number and session.mode is StepMode.HELD and mark_left_out(session) and (
                 session.judge.keeps(step, False, True)):
-            mark_left_out(session)
             self.bad_steps.keep()
         whole = self._device_boundary.passed
         if session.overran:

@@ -30,15 +30,14 @@ if TYPE_CHECKING:
 _LEFT_OUT = "the loss of a batch without a backward"  # as src/analyze/watch/endings.cpp
 
 
-def has_left_batch_out(session: Session) -> bool:
-    """Of a step that ends, and had a number that is not finite: whether it is sound, and went on without one of its
-    batches."""
-    return bool(session.judge.facts() & LEFT_BATCH_OUT) and not session.judge.bad(session.state.step)
-
-
-def mark_left_out(session: Session) -> None:
-    if session.tap is not None and session.recorder is not None:
-        session.tap.mark_bad_number(lib.MARK_LOSS, session.recorder.text(_LEFT_OUT))
+def mark_left_out(session: Session) -> bool:
+    """Of a step that ends, and had a number that is not finite: whether it is sound, and went on without the batch
+    whose loss that is, which is marked then."""
+    tap, recorder = session.tap, session.recorder
+    if tap is None or recorder is None or not session.judge.facts() & LEFT_BATCH_OUT or (
+            session.judge.bad(session.state.step)):
+        return False
+    return tap.mark_bad_number(lib.MARK_LOSS, recorder.text(_LEFT_OUT))
 
 
 class Marks(Listener):

@@ -9,7 +9,7 @@ import torch
 
 from nanhunt._listener import Listener, RootCall
 from nanhunt._tap.lasting import LastingWatch
-from nanhunt._tap.marks import Marks, has_left_batch_out, mark_left_out
+from nanhunt._tap.marks import Marks, mark_left_out
 from nanhunt._tap.places import Places
 from nanhunt._tap.tap import Tap, TensorSet
 
@@ -128,7 +128,7 @@ class OpsLevel(Listener):
             tap.settle(False)
             if not self.session.state.held:
                 self.marks.mark_buffers(tap)
-                if self.session.state.bad_number and has_left_batch_out(self.session):
+                if self.session.state.bad_number:
                     mark_left_out(self.session)
 
     def on_close(self) -> None:
