@@ -213,17 +213,16 @@ std::string equation_of(std::string_view op, const ElementEvidence& element) {
   if (element.operands.empty()) return "";
   const std::string result = format_short(element.value);
   const std::string_view sign = sign_of(op);
-  if (!sign.empty() && element.operands.size() == 2) {
-    return format_short(element.operands[0].value) + " " + std::string(sign) + " " +
-           beside(format_short(element.operands[1].value)) + " = " + result;
-  }
+  const auto both = [&](std::string_view between) {
+    return format_short(element.operands[0].value) + " " + std::string(between) + " " +
+           beside(format_short(element.operands[1].value));
+  };
+  if (!sign.empty() && element.operands.size() == 2) return both(sign) + " = " + result;
   const OpInfo& info = op_info(op);
   // What is added to self: a number times this. So the quotient is not the result.
   if (info.update == UpdateRule::kQuotient && element.operands.size() == 2 && element.operands[0].slot == "tensor1" &&
-      element.operands[1].slot == "tensor2") {
-    return format_short(element.operands[0].value) + " / " + beside(format_short(element.operands[1].value)) +
-           " is added: " + result;
-  }
+      element.operands[1].slot == "tensor2")
+    return both("/") + " is added: " + result;
   const bool function =
       sign.empty() && info.has(kElementwise) && info.forward.empty() && op.find("_backward") == op.npos;
   if (function && element.operands.size() == 1 && element.operands[0].slot != "other")

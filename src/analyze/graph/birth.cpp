@@ -32,6 +32,20 @@ void StepSet::merge(Run run) {
   }
 }
 
+StepSet StepSet::fill(std::uint32_t first, std::uint32_t last) {
+  StepSet missing;
+  std::uint64_t next = first;
+  for (const Run& run : runs_) {
+    if (run.last < next) continue;
+    if (run.first > last) break;
+    if (run.first > next) missing.merge({static_cast<std::uint32_t>(next), run.first - 1});
+    next = std::uint64_t{run.last} + 1;
+  }
+  if (next <= last) missing.merge({static_cast<std::uint32_t>(next), last});
+  add(missing);
+  return missing;
+}
+
 std::uint64_t StepSet::count_in(const StepSet& other) const {
   std::uint64_t n = 0;
   for (auto a = runs_.begin(), b = other.runs_.begin(); a != runs_.end() && b != other.runs_.end();) {

@@ -95,6 +95,8 @@ class StepSet {
   void add(const StepSet& other) {
     for (const Run& run : other.runs_) merge(run);
   }
+  // Adds what is missing of these, both included; what that was.
+  StepSet fill(std::uint32_t first, std::uint32_t last);
   std::uint64_t count() const {
     std::uint64_t n = 0;
     for (const Run& run : runs_) n += std::uint64_t{run.last} - run.first + 1;

@@ -66,11 +66,7 @@ void ValueGraph::fill_gap(const Standing& before, const std::vector<BirthId>& bi
     Birth* birth = find_birth(id);
     if (birth != nullptr && birth->lead != 0) birth = find_birth(birth->lead);
     if (birth == nullptr || !birth->harmful || !birth->events.contains(before.step)) continue;
-    for (std::uint32_t step = before.step + 1; step <= last; ++step) {
-      if (birth->events.contains(step)) continue;
-      birth->events.add(step);
-      birth->unwatched.add(step);
-    }
+    birth->unwatched.add(birth->events.fill(before.step + 1, last));
   }
 }
 

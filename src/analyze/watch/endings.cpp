@@ -8,7 +8,6 @@
 #include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
-
 namespace {
 
 bool is_given_up(StepEnding how) { return how == StepEnding::kNextForward || how == StepEnding::kOptimizer; }
@@ -99,7 +98,7 @@ void Endings::fill_coverage(Coverage& coverage) const {
         "How {} ended: no optimizer ended them, and only the first {} of such steps are told apart.",
         count_of(static_cast<std::int64_t>(forgotten_), "further step"), kMost));
   for (auto at = endings_.rbegin(); at != endings_.rend(); ++at) {
-    if (at->second.bad || is_given_up(at->second.how) || at->second.message.empty()) continue;
+    if (at->second.bad || at->second.how == StepEnding::kNextForward || at->second.message.empty()) continue;
     coverage.unwatched.push_back(fmt::format("What step {} would have done: {} ended it.", at->first,
                                              at->second.message));
     return;  // the last one is where the program stopped

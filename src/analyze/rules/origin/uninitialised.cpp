@@ -14,12 +14,11 @@ std::optional<Diagnosis> diagnose_uninitialised(const Case& c) {
   const OpRef& reader = c.birth.change->reader;
   const std::string by = reader.op == 0 ? std::string() : fmt::format(" by {}", place_text(reader, c.names));
   Diagnosis d;
-  const bool heard = c.names.op(c.birth.at.op).has(kMakesGarbage);  // else the fill inside of it was
   d.title = fmt::format("Memory that {} gave out was read{} before any operation had written it",
-                        heard ? place_text(c.birth.at, c.names) : "torch.empty", by);
+                        place_text(c.birth.at, c.names), by);
   d.explanation = fmt::format(
       "{} allocates without writing: its numbers are whatever the memory held before, and differ from run to run.",
-      heard ? c.op() : "torch.empty");
+      c.op());
   if (s.numel > 0 && s.nan == s.numel) {
     d.explanation +=
         " With torch.use_deterministic_algorithms(True) PyTorch fills such memory with NaN, so that it shows: it is no "

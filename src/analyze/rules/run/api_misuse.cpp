@@ -127,6 +127,11 @@ void report_misuses(std::vector<Finding>& findings, const ScalerWatch& scaler) {
     f.occurrence_count = m.steps;
     f.scale = m.scale;
     f.severity = m.did_harm ? Severity::kFault : Severity::kWarning;
+    const auto of_step = [&] {
+      f.place.op = "step";
+      f.place.phase = Phase::kOptimizer;
+      f.call_site = m.call_site;
+    };
     switch (m.kind) {
       case Kind::kRefused:
         f.place.op = refused_call(m.text);
@@ -170,8 +175,7 @@ void report_misuses(std::vector<Finding>& findings, const ScalerWatch& scaler) {
         f.advice = {make_advice("scaler-call-order")};
         break;
       case Kind::kStepTwice:
-        f.place.op = "step";
-        f.place.phase = Phase::kOptimizer;
+        of_step();
         f.severity = Severity::kWarning;
         f.title = "The loss scaler's update() is not called between steps: the scale cannot adapt";
         f.explanation = fmt::format(
@@ -181,10 +185,8 @@ void report_misuses(std::vector<Finding>& findings, const ScalerWatch& scaler) {
         f.advice = {make_advice("scaler-call-order")};
         break;
       case Kind::kNeverUnscaled:
-        f.place.op = "step";
-        f.place.phase = Phase::kOptimizer;
+        of_step();
         f.severity = Severity::kWarning;
-        f.call_site = m.call_site;
         f.title = fmt::format("Gradients are never unscaled: the optimizer steps with gradients {} times too large",
                               scale_text(m.scale));
         f.explanation =
@@ -193,10 +195,8 @@ void report_misuses(std::vector<Finding>& findings, const ScalerWatch& scaler) {
         f.advice = {make_advice("step-by-scaler")};
         break;
       case Kind::kSteppedPast:
-        f.place.op = "step";
-        f.place.phase = Phase::kOptimizer;
+        of_step();
         f.severity = Severity::kWarning;
-        f.call_site = m.call_site;
         f.title = fmt::format("An optimizer steps past the loss scaler: its gradients are {} times too large",
                               scale_text(m.scale));
         f.explanation = fmt::format(
@@ -208,9 +208,7 @@ void report_misuses(std::vector<Finding>& findings, const ScalerWatch& scaler) {
         f.advice = {make_advice("step-by-scaler")};
         break;
       case Kind::kSteppedAfterSkip:
-        f.place.op = "step";
-        f.place.phase = Phase::kOptimizer;
-        f.call_site = m.call_site;
+        of_step();
         for (const std::string& path : m.parameters) f.sinks.push_back("parameter " + path);
         f.title = "The optimizer steps by itself with gradients that the loss scaler had skipped";
         f.explanation = fmt::format(
