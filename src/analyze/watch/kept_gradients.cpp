@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "src/analyze/graph/writes.h"
 #include "src/analyze/wording/advice.h"
 #include "src/analyze/wording/text.h"
 
@@ -14,11 +15,12 @@ namespace nanhunt::analyze {
 void KeptGradients::on_op(const OpInView& op) {
   if (op.record->phase == Phase::kOptimizer && call_site_ == 0) call_site_ = op.record->call_site;
   if (used_.empty() && added_.empty()) return;
+  if (op.record->phase != Phase::kBackward && !writes_in_place(op)) return;  // what it makes is no gradient's memory
   const auto was_used = [&](const Value* in) {
     return in != nullptr && (used_.contains(in->storage) || added_.contains(in->storage));
   };
-  const bool adds = op.record->phase == Phase::kBackward && op.info->name == "add" &&
-                    op.record->step == used_in_ + std::uint64_t{1} &&
+  const bool adds = op.record->phase == Phase::kBackward && op.record->step == used_in_ + std::uint64_t{1} &&
+                    op.info->bound == Bound::kSum && op.info->name == "add" &&
                     std::any_of(op.in.begin(), op.in.end(), was_used);
   for (const Value* out : op.out) {
     if (out == nullptr) continue;
