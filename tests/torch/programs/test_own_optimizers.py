@@ -265,6 +265,16 @@ def test_weights_that_a_climb_made_bad_are_no_gradients_that_were_kept(level, tm
     assert_silent(sharpness_aware(1e-12), tmp_path, level, steps=10)
 
 
+@pytest.mark.parametrize("level", [*LEVELS, "steps"])
+def test_gradients_that_a_climb_has_used_are_not_given_up(level, tmp_path):
+    # Given weights that are bad from a climb on, when bad gradients are cleared after each further one,
+    said = told(sharpness_aware(0.0), tmp_path, level, steps=10)
+    # then two backwards are one step still, and none was skipped.
+    steps = said.first["bad_steps"]
+    assert (steps["first_step"], steps["last_step"], steps["count"]) == (BAD, 9, 3), steps
+    assert len(said.run.records("steps")) == 10 and "skipped" not in said.show(), said.show()
+
+
 def tensors_alone(clear, bad=None):
     """No module: tensors that a loop trains. `clear(p)` ends the use of a gradient."""
 
