@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "src/analyze/wording/advice.h"
 
 namespace nanhunt::analyze {
@@ -77,7 +79,8 @@ void advise_recording(std::vector<Finding>& findings, const OpsInTrace& ops) {
     }
     if (!lost_ops || !is_made_by_no_op(f.cls)) continue;
     f.confidence = Confidence::kInferred;
-    f.evidence.push_back("The trace is damaged: the operation that made this may be among the records that it lost.");
+    std::string lost = "The trace is damaged: the operation that made this may be among the records that it lost.";
+    f.explanation = f.explanation.empty() ? std::move(lost) : lost + " " + f.explanation;
     f.advice.insert(f.advice.begin(), make_advice("record-again"));
   }
 }
