@@ -293,6 +293,9 @@ std::string matter_sentence(const Finding& finding) {
   if (finding.benign || finding.severity == Severity::kInfo) {
     return "No. It did not harm what is being trained.";
   }
+  if (finding.place.phase == Phase::kValidation && finding.unfinished) {
+    return "Only to what the validation tells. Training itself was not harmed by it.";
+  }
   if (finding.severity == Severity::kWarning && finding.unfinished) {
     return "It may. The program skipped the steps or batches in which it came up, and went on.";
   }
@@ -307,9 +310,6 @@ std::string matter_sentence(const Finding& finding) {
            (end.module.empty() ? "" : " in " + clip(end.module, kNameLimit)) +
            " gives only zeros or one number from step " + format_count(finding.first_step) +
            " on: what it feeds learns nothing.";
-  }
-  if (finding.place.phase == Phase::kValidation && finding.unfinished) {
-    return "Only to what the validation tells. Training itself was not harmed by it.";
   }
   if (sinks.empty()) return "Yes. It does harm to training.";
   return "Yes. " + weights_text(finding) + "Bad numbers reached " + sinks + ".";

@@ -318,7 +318,7 @@ void call_forward(Finding& finding) {
   };
   const auto correct = [&](OpPlace& place) {
     rename(place.phase);
-    if (place.module == "<loss>") place.module.reset();
+    if (place.module == kOutsideModules) place.module.reset();
   };
   correct(finding.place);
   for (std::optional<OpPlace>* place : {&finding.first_inf, &finding.first_nan}) {
@@ -326,7 +326,7 @@ void call_forward(Finding& finding) {
   }
   for (ChainNode& node : finding.chain.nodes) {
     rename(node.phase);
-    if (node.module == "<loss>") node.module.clear();
+    if (node.module == kOutsideModules) node.module.clear();
   }
   for (std::string& sink : finding.sinks) {
     if (sink == "what a validation computed" || sink == "what the step ended with") sink = "what a forward gave";

@@ -144,12 +144,32 @@ const StepSet& harmed_by(const Birth& birth) {
   return birth.events.empty() && birth.swallow != nullptr ? birth.swallow->steps : birth.events;
 }
 
+// A share of nothing, which nobody but a validation's numbers is made of: precision of a class that it lacks.
+bool is_empty_share(const Diagnosed& d) {
+  const Birth& birth = d.c.birth;
+  const bool of_model = birth.at.module != 0 && d.c.module() != kOutsideModules;
+  if (d.cls != FindingClass::kDivideByZero || birth.at.phase != Phase::kValidation || !d.c.is_op() || of_model) return false;
+  const std::vector<ArgSnapshot>& read = d.c.context->op.inputs;
+  const std::vector<ChainNode>& nodes = birth.chain.nodes;
+  return read.size() == 2 &&
+         std::all_of(read.begin(), read.end(), [](const ArgSnapshot& in) {
+           return in.known && in.stats.numel == 1 && in.stats.zero == 1;
+         }) &&
+         std::all_of(nodes.begin(), nodes.end(), [](const ChainNode& node) { return node.numel == 1; }) &&
+         std::all_of(birth.sinks.begin(), birth.sinks.end(),
+                     [](const SinkHit& sink) { return sink.kind == TensorRole::kOutput; });
+}
+
+Severity severity_of(const Diagnosed& d) {
+  return d.c.birth.taken_back || is_empty_share(d) ? Severity::kWarning : Severity::kFault;
+}
+
 Finding make_finding(const Diagnosed& d) {
   const Case& c = d.c;
   const Birth& birth = c.birth;
   Finding f;
   f.cls = d.cls;
-  f.severity = birth.taken_back ? Severity::kWarning : Severity::kFault;
+  f.severity = severity_of(d);
   f.confidence = !birth.watched || birth.after_loss || !(d.diagnosis.sure || d.proved) ? Confidence::kInferred
                  : d.proved                                                            ? Confidence::kProved
                                                                                        : Confidence::kObserved;
@@ -272,7 +292,8 @@ class FindingGroup {
     const OpRef &x = lead_.c.birth.at, &y = other.c.birth.at;
     const bool alike =
         lead_.cls == other.cls && lead_.c.birth.kind == other.c.birth.kind && x.op == y.op && x.phase == y.phase;
-    return alike && lead_.c.birth.taken_back == other.c.birth.taken_back && (x.step == y.step || modules_.contains(y.module));
+    return alike && lead_.c.birth.taken_back == other.c.birth.taken_back &&
+           finding_.severity == severity_of(other) && (x.step == y.step || modules_.contains(y.module));
   }
   bool has_derivative(const Diagnosed& other) const { return is_derivative_of(other.c, lead_.c) || repeats(other); }
 

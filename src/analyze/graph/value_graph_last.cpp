@@ -6,11 +6,6 @@
 #include "src/analyze/graph/value_graph.h"
 
 namespace nanhunt::analyze {
-namespace {
-
-constexpr std::string_view kOutside = "<loss>";
-
-}  // namespace
 
 // Whether something that lasts is as bad as it was before the first forward, or less so. A parameter is stepped. Of
 // anything else places that were not written yet may be filled, or moved on; what arithmetic writes as a whole, as it
@@ -89,7 +84,7 @@ void ValueGraph::note_last_number(const OpInView& op) {
     if (!counts || (placed && is_written_alone(value->labels))) continue;
     (validation ? last_validated_ : last_number_) = {true, *value};
     const std::string module = names_.text(op.record->module);
-    if (!trained_ && one && nan && (module.empty() || module == kOutside)) last_alone_ = {true, *value};
+    if (!trained_ && one && nan && (module.empty() || module == kOutsideModules)) last_alone_ = {true, *value};
   }
 }
 

@@ -17,6 +17,9 @@ inline constexpr StringId kBatchOp = 0xFFFFFF00u;      // "<batch>"
 inline constexpr StringId kStateOp = 0xFFFFFF01u;      // "<state>"
 inline constexpr StringId kUnwatchedOp = 0xFFFFFF02u;  // "<unwatched>"
 
+// The module of an op that runs outside of all modules.
+inline constexpr std::string_view kOutsideModules = "<loss>";
+
 class Names {
  public:
   void add(const StringRecord& record);

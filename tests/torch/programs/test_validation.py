@@ -260,6 +260,33 @@ def test_a_class_without_samples_that_a_mean_leaves_out_is_no_fault(left_out, tr
     assert said.status == ("clean" if left_out else "fault"), said.show()
 
 
+def precision_of_a_class(count):
+    def validate(out, y):
+        right, found = count((out.argmax(1) == 7) & (y == 7)), count(out.argmax(1) == 7)
+        return (right / found).item()
+
+    return validate
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("count", [torch.sum, lambda those: those.float().sum()], ids=["whole", "floating"])
+def test_a_share_of_nothing_that_a_validation_shows_is_a_warning(count, how, tmp_path):
+    # Given the precision of a class that nothing was taken for,
+    report = run(precision_of_a_class(count), tmp_path, how)
+    # then its division is named, and fails nobody's run.
+    assert report["verdict"]["status"] == "warning", report["verdict"]
+    found = report["findings"][0]
+    assert (found["class"], found["op"], found["severity"]) == ("divide_by_zero", "aten::div", "warning"), found
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_share_of_nothing_that_a_mean_over_samples_is_made_of_is_a_fault(how, tmp_path):
+    def validate(out, y):
+        return (out.mean(1) + (out * 0).sum() / (out * 0).sum()).mean()
+
+    assert run(validate, tmp_path, how)["verdict"]["status"] == "fault"
+
+
 class Features(Net):
     """Logarithms of what is positive, of a log of all."""
 
