@@ -28,8 +28,11 @@ model = nn.Sequential(nn.Linear(6, 8, bias=False), nn.Tanh(), Norm(), nn.Linear(
 if bad == "probe":  # what is not trained is each rank's own affair
     model[1].queue = nn.Parameter(torch.zeros(3), requires_grad=False)
 inner = model[1]
-if sys.argv[2] == "DDP":
+if sys.argv[2] in ("DDP", "fp16"):
     model = nn.parallel.DistributedDataParallel(model)
+if sys.argv[2] == "fp16":  # gradients are sent as fp16, and cast back in a thread of the exchange's
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+    model.register_comm_hook(None, fp16_compress_hook)
 elif sys.argv[2] in ("FSDP2", "HSDP"):
     from torch.distributed.fsdp import fully_shard
     world = dist.get_world_size()
@@ -46,7 +49,7 @@ for step in range(6):
     alone = bad == "alone" and step >= 2  # each rank takes steps of its own, and means to
     with model.no_sync() if alone else contextlib.nullcontext():
         loss = (model(x) - y).pow(2).mean()
-        loss.backward()
+        (loss * 1e8 if bad == "wire" and step == 3 else loss).backward()
     if sys.argv[2] == "own":  # gradients are added up in fp16, each rank's as large as they may be
         for p in model.parameters():
             factor = (4e4 if bad == "sum" and step == 3 else 1e3) / p.grad.abs().max()
@@ -131,8 +134,9 @@ def can_shard():
 
 
 def train_ranks(folder, world, bad, wrapper, options=()):
-    """Trains in `folder`, watched into `folder`/run. `bad`: "born", "sum", "flip", "alone", "probe", "no"; `wrapper`:
-    "DDP", "FSDP2", "HSDP", "own" (the program reduces gradients itself), "pipeline" (another program, of two ranks)."""
+    """Trains in `folder`, watched into `folder`/run. `bad`: "born", "sum", "wire", "flip", "alone", "probe", "no"; `wrapper`:
+    "DDP", "fp16" (DDP that sends fp16), "FSDP2", "HSDP", "own" (the program reduces gradients itself), "pipeline"
+    (another program, of two ranks)."""
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         pytest.skip("this PyTorch has no gloo")
     if wrapper in ("FSDP2", "HSDP"):

@@ -137,10 +137,12 @@ const OpInView& ValueGraph::on_op(const RecordBatch& batch, const OpRecord& op, 
     note_dropped(view_, at);
     taint_outputs(view_);
   }
-  if (bad_in && names_.is_exchange(op.phase, op.op)) note_given(view_, at);
+  const bool exchanges = (bad_in || bad_out) && names_.is_exchange(op.phase, op.op);
+  if (exchanges) note_given(view_, at);
   note_written_unread(view_);
   watch_swallowers(view_);
   finish_outputs(view_);
+  if (exchanges) note_exchanged(view_);
   // Derivatives that a program takes between forwards train nothing.
   trained_ = trained_ || op.phase == Phase::kScale || (op.phase == Phase::kBackward && !infers_) ||
              op.phase == Phase::kUnscale || op.phase == Phase::kClip || op.phase == Phase::kOptimizer;
@@ -277,6 +279,10 @@ void ValueGraph::bad_outputs(const OpInView& op, const OpRef& at) {
     labels = labels_.of(made.id);
     made.node = suspect_node = add_node(**out, made.at, made.lifecycle, made.id, {});
     deliberate = made.deliberate;
+  } else if (const Value* result = exchanged_behind(op)) {
+    labels = result->labels;
+    suspect_node = result->node;
+    deliberate = result->deliberate;
   } else {
     give_birth(Deliberate::kNo);
   }
@@ -461,6 +467,10 @@ void ValueGraph::resolve(Value& value, BirthKind kind, TensorRole role, const Op
     made.node = add_node(value, made.at, made.lifecycle, made.id, {});
     carry(value, labels_.of(made.id), made.deliberate, made.node);
     note_first(value.labels, value.bad, made.at);
+    return;
+  }
+  if (const Value* result = kind == BirthKind::kUnwatched ? exchanged_as(value) : nullptr; result != nullptr) {
+    carry(value, result->labels, result->deliberate, result->node);
     return;
   }
   Birth& birth = new_birth(kind, at);

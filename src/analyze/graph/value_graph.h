@@ -222,6 +222,9 @@ class ValueGraph {
   const RecentOp* unread_call_of(const Value& value);     // ... or shows
   Birth& deferred_birth(const RecentOp& call, const Value& result);
   void note_given(const OpInView& op, const OpRef& at);
+  void note_exchanged(const OpInView& op);
+  const Value* exchanged_as(const Value& value) const;
+  const Value* exchanged_behind(const OpInView& op) const;
   void note_first(LabelSetId labels, std::uint8_t kinds, const OpRef& at);
   void note_target(const OpInView& op);
   void carry(Value& value, LabelSetId labels, Deliberate deliberate, NodeId node);
@@ -282,6 +285,7 @@ class ValueGraph {
   std::vector<DeferredResult> deferred_results_;
   std::vector<BirthId> sent_in_step_;           // went to other ranks for the first time
   std::size_t sent_ = 0;
+  std::vector<Value> exchanged_;                // bad results of calls between ranks in the step at hand
   std::vector<BirthId> born_in_step_;           // need the step's scale
   std::vector<BirthId> hit_in_step_;            // reached a sink in the current step
   std::vector<BirthId> open_trials_;            // reached gradients of skipped steps, and no step was clean since

@@ -104,6 +104,7 @@ void ValueGraph::on_changed(const ChangedRecord& record) {
     carry(*after, before->labels, before->deliberate, before->node);  // bad as it was
     return;
   }
+  if (const Value* result = exchanged_as(*after)) return carry(*after, result->labels, result->deliberate, result->node);
   if (changed_at_.size() >= kMaxChanges) return;
 
   OpRef at;

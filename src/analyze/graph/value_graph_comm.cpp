@@ -39,6 +39,36 @@ void ValueGraph::note_given(const OpInView& op, const OpRef& at) {
   }
 }
 
+void ValueGraph::note_exchanged(const OpInView& op) {
+  constexpr std::size_t kMost = 64;
+  if (!exchanged_.empty() && exchanged_.front().made_step != op.record->step) exchanged_.clear();
+  for (const Value* value : op.out) {
+    if (value != nullptr && value->bad != 0 && value->labels != 0 && exchanged_.size() < kMost) exchanged_.push_back(*value);
+  }
+}
+
+// What appears in a step after a call between ranks gave as bad a result, which another thread may hand on: PyTorch
+// calls a hook of DistributedDataParallel there that casts gradients back.
+const Value* ValueGraph::exchanged_as(const Value& value) const {
+  const auto found = std::find_if(exchanged_.rbegin(), exchanged_.rend(), [&](const Value& result) {
+    return result.made_step == step_ && result.stats.numel >= value.stats.numel && (value.bad & ~result.bad) == 0;
+  });
+  return value.bad == 0 || found == exchanged_.rend() ? nullptr : &*found;
+}
+
+// ... which a copy hands on whose source was finite when it was read last.
+const Value* ValueGraph::exchanged_behind(const OpInView& op) const {
+  const Value* out = op.out.empty() ? nullptr : op.out[0];
+  if (out == nullptr || op.info->bound != Bound::kCopy) return nullptr;
+  for (std::size_t i = 0; i < op.in.size(); ++i) {
+    const bool read = op.in[i] != nullptr && op.inputs[i].role != ArgRole::kOverwritten;
+    const LayoutRecord* from = read ? names_.layout(op.in[i]->layout) : nullptr;
+    const LayoutRecord* to = names_.layout(out->layout);
+    if (from != nullptr && to != nullptr && from->dtype == to->dtype) return exchanged_as(*out);
+  }
+  return nullptr;
+}
+
 void ValueGraph::settle_sent() {
   for (BirthId id : sent_in_step_) {
     Birth* birth = find_birth(id);

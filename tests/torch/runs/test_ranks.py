@@ -65,8 +65,16 @@ def test_a_sum_that_the_program_takes_over_the_ranks_itself_overflows_between_th
     assert "overflowed between the ranks" in first["title"]
 
 
-@pytest.mark.parametrize(("level", "wrapper"), [("live", "DDP"), ("ops", "DDP"), ("live", "FSDP2"),
-                                                ("ops", "FSDP2"), ("live", "own"), ("ops", "own")])
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_cast_before_gradients_are_sent_is_named_though_another_thread_casts_them_back(hunted, level):
+    report = hunted(level, "wire", "fp16")
+    first = faults(report)[0]
+    assert (first["class"], first["op"], first["step"]) == ("overflow", "aten::_to_copy", BAD_STEP)
+    assert len(faults(report)) == 1 and first["ranks"] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("wrapper", ["DDP", "FSDP2", "own", "fp16"])
 def test_healthy_ranks_are_silent(hunted, level, wrapper):
     report = hunted(level, "no", wrapper)
     assert report["verdict"]["status"] == "clean"
