@@ -68,14 +68,17 @@ class Collectives {
       return;
     }
     Pending one{&plan, std::move(given), {stack.end() - static_cast<std::ptrdiff_t>(plan.returns), stack.end()},
-                rows_.here(site), std::move(call), nullptr, {}, false};
+                rows_.here(site), std::move(call), nullptr, nullptr, {}, false};
     if (!plan.functional && !one.results.empty() && one.results.back().isCustomClass())
       one.work = one.results.back().toCustomClass<c10d::Work>();
+    bool on_cpu = true;
     for (const c10::IValue& value : one.given.args)
       each_tensor(value, [&](const at::Tensor& t) {
+        on_cpu = on_cpu && t.device().is_cpu();
         if (t.has_storage()) one.storages.insert(t.storage().unsafeGetStorageImpl());
         if (state_->phase == NANHUNT_PHASE_LOSS) rows_.between.on_exchange(t, rows_.describer.identities);
       });
+    if (one.work != nullptr && on_cpu) one.future = future_of(*one.work);
     pending_.push_back(std::move(one));
     report_finished(nullptr, {});
   }
@@ -164,6 +167,7 @@ class Collectives {
     Place where;
     std::optional<Call> call;
     c10::intrusive_ptr<c10d::Work> work;
+    c10::intrusive_ptr<c10::ivalue::Future> future;  // on the CPU: it is there before who waits for it goes on
     std::set<const void*> storages;
     bool brought = false;  // by an op of the backend's own
   };
@@ -204,11 +208,20 @@ class Collectives {
     return known->second;
   }
 
+  static c10::intrusive_ptr<c10::ivalue::Future> future_of(c10d::Work& work) {
+    try {
+      return work.getFuture();
+    } catch (const std::exception&) {
+      return nullptr;  // not every backend has them
+    }
+  }
+
   // `waited`: the result that the run waits for now; null: for none. `read`: storages that an op is about to read: a run
   // does that only when they are there, which its work may not say yet.
   static bool ended(const Pending& one, const at::Tensor* waited, const std::set<const void*>& read) {
     if (!one.plan->functional) {
       if (one.work == nullptr || one.brought || one.work->isCompleted()) return true;
+      if (one.future != nullptr && one.future->completed()) return true;
       for (const void* storage : one.storages)
         if (read.contains(storage)) return true;
       return false;
