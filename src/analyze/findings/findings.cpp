@@ -144,16 +144,17 @@ const StepSet& harmed_by(const Birth& birth) {
   return birth.events.empty() && birth.swallow != nullptr ? birth.swallow->steps : birth.events;
 }
 
-// A share of nothing, which nobody but a validation's numbers is made of: precision of a class that it lacks.
-bool is_empty_share(const Diagnosed& d) {
+// A figure of a validation, made of finite single numbers, of which nothing else was made: the precision of a class that
+// it lacks, the perplexity of a large loss. The loss itself is made of more.
+bool is_figure(const Diagnosed& d) {
   const Birth& birth = d.c.birth;
   const bool of_model = birth.at.module != 0 && d.c.module() != kOutsideModules;
-  if (d.cls != FindingClass::kDivideByZero || birth.at.phase != Phase::kValidation || !d.c.is_op() || of_model) return false;
+  if (birth.at.phase != Phase::kValidation || !d.c.is_op() || of_model) return false;
   const std::vector<ArgSnapshot>& read = d.c.context->op.inputs;
   const std::vector<ChainNode>& nodes = birth.chain.nodes;
-  return read.size() == 2 &&
+  return !read.empty() &&
          std::all_of(read.begin(), read.end(), [](const ArgSnapshot& in) {
-           return in.known && in.stats.numel == 1 && in.stats.zero == 1;
+           return in.known && in.bad == 0 && in.stats.numel == 1;
          }) &&
          std::all_of(nodes.begin(), nodes.end(), [](const ChainNode& node) { return node.numel == 1; }) &&
          std::all_of(birth.sinks.begin(), birth.sinks.end(),
@@ -161,7 +162,7 @@ bool is_empty_share(const Diagnosed& d) {
 }
 
 Severity severity_of(const Diagnosed& d) {
-  return d.c.birth.taken_back || is_empty_share(d) ? Severity::kWarning : Severity::kFault;
+  return d.c.birth.taken_back || is_figure(d) ? Severity::kWarning : Severity::kFault;
 }
 
 Finding make_finding(const Diagnosed& d) {
