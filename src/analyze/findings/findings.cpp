@@ -144,12 +144,13 @@ const StepSet& harmed_by(const Birth& birth) {
   return birth.events.empty() && birth.swallow != nullptr ? birth.swallow->steps : birth.events;
 }
 
+bool is_of_model(const Case& c) { return c.birth.at.module != 0 && c.module() != kOutsideModules; }
+
 // A figure of a validation, made of finite single numbers, of which nothing else was made: the precision of a class that
 // it lacks, the perplexity of a large loss. The loss itself is made of more.
 bool is_figure(const Diagnosed& d) {
   const Birth& birth = d.c.birth;
-  const bool of_model = birth.at.module != 0 && d.c.module() != kOutsideModules;
-  if (birth.at.phase != Phase::kValidation || !d.c.is_op() || of_model) return false;
+  if (birth.at.phase != Phase::kValidation || !d.c.is_op() || is_of_model(d.c)) return false;
   const std::vector<ArgSnapshot>& read = d.c.context->op.inputs;
   const std::vector<ChainNode>& nodes = birth.chain.nodes;
   return !read.empty() &&
@@ -175,6 +176,10 @@ Finding make_finding(const Diagnosed& d) {
                  : d.proved                                                            ? Confidence::kProved
                                                                                        : Confidence::kObserved;
   f.place = place_of(birth.at, c.names);
+  // What is computed with gradients off and trained with is no validation: targets of another model.
+  const auto trains = [](const SinkHit& sink) { return sink.kind != TensorRole::kOutput; };
+  if (f.place.phase == Phase::kValidation && std::any_of(birth.sinks.begin(), birth.sinks.end(), trains))
+    f.place.phase = is_of_model(c) ? Phase::kForward : Phase::kLoss;
   if (birth.kind == BirthKind::kBatch) f.place.module.reset();
   if (birth.into_role && is_sink(*birth.into_role) && birth.at.module == 0) f.place.module = c.text(birth.into_name);
   f.call_site = c.text(birth.call_site);

@@ -91,6 +91,36 @@ def test_a_metric_between_a_forward_and_its_backward_is_judged_as_one_after_the_
     assert {f["phase"] for f in report["findings"]} == ({"validation"} if form == "bad" else set())
 
 
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(("of_model", "phase"), [(False, "loss"), (True, "forward")])
+def test_a_target_that_is_computed_with_gradients_off_is_no_validation(of_model, phase, how, tmp_path):
+    # Given a loss against what another model gives, whose logarithm or whose own is taken of what is negative,
+    class Logs(torch.nn.Linear):
+        def forward(self, x):
+            y = super().forward(x)
+            return torch.log(-y.abs() - 1) if of_model and self.bad else y
+
+    def build():
+        model, other = torch.nn.Linear(6, 3), Logs(6, 3)
+        opt = torch.optim.SGD(model.parameters(), lr=1e-2)
+
+        def step(i):
+            x, other.bad = torch.ones(8, 6), i == STEPS - 2
+            with torch.no_grad():
+                wanted = other(x)
+                if not of_model:
+                    wanted = torch.log(wanted.abs() * (-1.0 if other.bad else 1.0))
+            opt.zero_grad()
+            F.mse_loss(model(x), wanted).backward()
+            opt.step()
+
+        return step, model, opt
+
+    # then it is told as what the loss is made of.
+    found = watched(build, tmp_path, STEPS, level=how).report["findings"][0]
+    assert (found["op"], found["phase"], found["severity"]) == ("aten::log", phase, "fault"), found
+
+
 def finite(out, y):
     loss = F.cross_entropy(out, y)
     best = torch.tensor(math.inf)
@@ -195,6 +225,71 @@ def test_in_evaluation_the_layer_is_named_as_in_training(level, tmp_path):
     assert said.what == ("overflow", "aten::exp", "validation", "score"), said.show()
     assert said.first["step"] == 15, said.show()  # after step 14, which its optimizer ended
     assert_silent(evaluated(bad=()), tmp_path, level, steps=18)
+
+
+class Teacher(torch.nn.Module):
+    """It is never trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(Net() for _ in range(3))
+        self.score = Exponent()
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + block(x).sum(1, keepdim=True)
+        return x + self.score(x)
+
+
+def taught(bad, frozen):
+    """Against what a teacher gives, whose score overflows; it is called before each forward."""
+
+    def build():
+        torch.manual_seed(0)
+        net, teacher = Net(), Teacher().requires_grad_(not frozen)
+        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+
+        def step(i):
+            x, _ = data()
+            with torch.no_grad():
+                wanted = teacher(x * 1000 if i in bad else x)[:, :3]
+            opt.zero_grad()
+            F.mse_loss(net(x), wanted).backward()
+            opt.step()
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("frozen", [True, False])
+def test_the_layer_of_a_model_that_is_never_trained_is_named(frozen, level, tmp_path):
+    said = told(taught(bad=(5,), frozen=frozen), tmp_path, level, steps=8)
+    assert said.what[1] == "aten::exp" and said.what[3] == "Teacher.score", said.show()
+    assert_silent(taught(bad=(), frozen=frozen), tmp_path, level, steps=8)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_model_that_is_called_before_it_is_trained_has_its_own_names_then(level, tmp_path):
+    # Given a validation before the first step,
+    def build():
+        torch.manual_seed(0)
+        net = Scored()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+        with torch.no_grad():
+            net(data()[0])
+
+        def step(i):
+            x, y = data()
+            opt.zero_grad()
+            F.cross_entropy(net(x * 200 if i == 5 else x), y).backward()
+            opt.step()
+
+        return step, None, None
+
+    said = told(build, tmp_path, level, steps=8)
+    assert said.what[1] == "aten::exp" and said.what[3] == "score", said.show()
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -20,7 +20,7 @@ from nanhunt._hooks.dynamo import hide_function, register_with_dynamo
 from nanhunt._hooks.frames import take_frames_off
 from nanhunt._hooks.functions import function_around
 from nanhunt._hooks.patches import Patches
-from nanhunt._hooks.root_names import LOOK_EVERY, TRANSPARENT, forget_parents, name_root
+from nanhunt._hooks.root_names import LOOK_EVERY, TRANSPARENT, enter_other, forget_parents, name_root
 from nanhunt._hooks.scaler import factor_of, unread
 from nanhunt._leaves import begin_grad, find_leaves
 from nanhunt._listener import RootCall
@@ -46,8 +46,8 @@ _scalers: weakref.WeakSet[type] = weakref.WeakSet()  # classes derived from Grad
 _root: RootCall | None = None  # the one that runs
 _follow = calls.follow         # what becomes of calls inside of it
 _calls = 0                     # root calls of this step
-_validated: torch.nn.Module | None = None  # a module that is called with gradients off
-_validating = False            # ... and runs
+_aside: torch.nn.Module | None = None  # a module that is called with gradients off
+_is_aside = False            # ... and runs
 _step_of_calls = -1
 _had_backward = False          # since the last root call
 _in_backward = 0
@@ -190,7 +190,7 @@ def _module_called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         if not (session.threads.trains and session.threads.watched == _this_thread()) and (
                 not _hears_call(session, module)):
             return _call_module(module, *args, **kwargs)
-        if _root is not None or _in_backward or _validating:  # in backward: a checkpoint runs it again
+        if _root is not None or _in_backward or _is_aside:  # in backward: a checkpoint runs it again
             places = session.places
             if places is None:
                 return _call_module(module, *args, **kwargs)
@@ -206,7 +206,7 @@ def _module_called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             if met is None:  # it is none; or Ctrl-C, or a mistake of ours
                 _root = None
         if met is None:
-            return _call_module(module, *args, **kwargs) if _validated is not module else _validate(
+            return _call_module(module, *args, **kwargs) if _aside is not module else _call_aside(
                 session, module, args, kwargs)
         output = None
         try:
@@ -228,24 +228,23 @@ def _hears_call(session: Session, module: torch.nn.Module) -> bool:
     return session.hears(trains=False)
 
 
-def _validate(session: Session, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A call with gradients off: modules inside are part of it. Those of a model that is trained have their names."""
-    global _validated, _validating
-    session.notify("before_validated", module)
-    was, places, tap = _follow.mode, session.places, session.tap
-    if places is None or tap is None or not tap.is_on or id(module) not in places.names:
-        places = None
-    else:
-        places.enter(module)
+def _call_aside(session: Session, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call with gradients off: modules inside are part of it. Of one that is trained it is a validation."""
+    global _aside, _is_aside
+    validates, was = _trainable(module), _follow.mode
+    if validates:
+        session.notify("before_validated", module)
+    places = enter_other(session, module)
     calls.look_into(places)
-    _validating = True
+    _is_aside = True
     try:
         output = _call_module(module, *args, **kwargs)
     finally:
-        _follow.mode, _validated, _validating = was, None, False
+        _follow.mode, _aside, _is_aside = was, None, False
         if places is not None:
             places.exit()
-    session.notify("on_validated", module, output)
+    if validates:
+        session.notify("on_validated", module, output)
     return output
 
 
@@ -264,7 +263,7 @@ def _patch_modules() -> None:
 def _begin_root(session: Session, module: torch.nn.Module, args: tuple[Any, ...],
                 kwargs: dict[str, Any]) -> tuple[RootCall] | None:
     """The call as one of a root, for who hears that; None where it is none."""
-    global _root, _calls, _step_of_calls, _had_backward, _validated
+    global _root, _calls, _step_of_calls, _had_backward, _aside
     if session.tracker.unsure:
         session.tracker.called.add(module)
     key = id(module)
@@ -276,10 +275,11 @@ def _begin_root(session: Session, module: torch.nn.Module, args: tuple[Any, ...]
     if session.state.course != lib.TRAINS and session.inference.begins_forward(module, learns, args, kwargs):
         pass
     elif not learns:
-        if session.recorder is not None and trainable:
-            session.begins_work(module)
-            session.state.phase = lib.VALIDATION
-            _validated = module
+        if session.recorder is not None and (trainable or known is None and not with_gradients):
+            _aside = module if trainable or type(module).__name__ not in TRANSPARENT else None
+            if trainable:
+                session.begins_work(module)
+                session.state.phase = lib.VALIDATION
         return None
     else:
         if session.tracker.passed:

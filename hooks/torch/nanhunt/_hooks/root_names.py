@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nanhunt._modes import modes_aside
 from nanhunt._names import first_parameter, plain_module, plain_path
 
 if TYPE_CHECKING:
     from nanhunt._session import Session
+    from nanhunt._tap.places import Places
 
 TRANSPARENT = ("DistributedDataParallel", "DataParallel")
 LOOK_EVERY = 8  # steps: whether a root has other parameters
@@ -39,6 +41,26 @@ def name_root(session: Session, module: torch.nn.Module) -> str:
     for path, parameter in plain_module(module).named_parameters():
         session.parameter_names.set_new(parameter, plain_path(name, path))
     return name
+
+
+def enter_other(session: Session, module: torch.nn.Module) -> Places | None:
+    """A call of what is no root begins, in the places that are given back; None: where nothing is heard. It is named by
+    its class where its model has no name yet: the first root has the empty one."""
+    places = session.places
+    if places is None or session.tap is None or not session.tap.is_on:
+        return None
+    try:
+        if id(module) not in places.names:
+            with modes_aside():
+                top, path = _model_of(plain_module(module))
+                given, model = session.given_name(top), session.models.get(id(top))
+                if given is None:
+                    given = model[1] if model is not None and model[0]() is top else type(top).__name__
+                places.add_other(module, plain_path(given, path))
+    except Exception as error:
+        session.failed(error, "the names of a model")
+    places.enter(module)
+    return places
 
 
 def _name_model(session: Session, top: torch.nn.Module) -> str:

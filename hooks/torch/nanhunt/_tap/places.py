@@ -27,6 +27,7 @@ class Places:
         self._tap = tap
         self.names: WeakIdDict[int] = WeakIdDict()     # of modules of all roots: the numbers of their paths
         self.roots: WeakIdDict[int] = WeakIdDict()     # those of roots
+        self._others: WeakIdDict[bool] = WeakIdDict()  # modules that are named until a root has them
         self._enter, self._exit = tap.library.enter, tap.library.exit
 
     @property
@@ -38,10 +39,19 @@ class Places:
         inner = plain_module(call.module)
         for name, module in inner.named_modules():
             path = plain_path(call.name, name) or type(inner).__name__
+            if self._others.pop(id(module), False):
+                self.names.pop(id(module), None)
             self.names.set_new(module, self._tap.text(path))
         self.names.set_new(call.module, self.names[id(inner)])
         self.roots.set(call.module, self.names[id(call.module)])
         return self.names[id(call.module)]
+
+    def add_other(self, module: torch.nn.Module, path: str) -> None:
+        """One that is called with gradients off, and may never be trained: a teacher, an encoder of images."""
+        for name, inner in module.named_modules():
+            if id(inner) not in self.names:
+                self.names.set(inner, self._tap.text(plain_path(path, name)))
+                self._others.set(inner, True)
 
     # Called for every module: with as little in between as can be. A closed tap has no handle.
     def enter(self, module: torch.nn.Module) -> None:

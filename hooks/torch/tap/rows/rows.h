@@ -554,9 +554,10 @@ class Rows {
     }
   }
 
-  // What runs there belongs to no module, but to the parameter that it is about.
-  static bool is_owned(std::int64_t phase) {
-    return (phase >= NANHUNT_PHASE_COMM && phase <= NANHUNT_PHASE_UPDATE) || phase == NANHUNT_PHASE_DATA;
+  // What runs there belongs to no module, but to the parameter that it is about; data may be a model's.
+  bool is_owned(std::int64_t phase) const {
+    return (phase >= NANHUNT_PHASE_COMM && phase <= NANHUNT_PHASE_UPDATE) ||
+           (phase == NANHUNT_PHASE_DATA && places.is_outside());
   }
 
   std::int64_t owner(const Words& words, std::size_t inputs) {
