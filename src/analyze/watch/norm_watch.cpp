@@ -228,6 +228,12 @@ std::optional<Growth> NormWatch::judge(std::uint32_t step) const {
     }
   }
   if (g.layers == 0 || g.grown * 2 <= g.layers || driven * 2 <= g.layers) return std::nullopt;
+  const auto negative = std::find_if(entries_.begin() + static_cast<std::ptrdiff_t>(from), entries_.end(),
+                                     [](const Entry& entry) { return entry.lr < 0; });
+  if (negative != entries_.end()) {
+    g.negative_lr = negative->lr;
+    g.negative_from = negative->step;
+  }
   return g;
 }
 

@@ -31,6 +31,8 @@ inline constexpr std::size_t kUpdatesBefore = 4;  // steps before the bad one in
 struct Growth {
   bool in_one_update = false;  // that of from_step
   double lr = std::numeric_limits<double>::quiet_NaN();  // of from_step
+  double negative_lr = 0;  // the first rate below 0 of those steps; 0: none
+  std::uint32_t negative_from = 0;  // its step
   std::uint32_t step = 0;  // first one with a bad sink
   // Up to here all that overflows is of this growth: the first later step whose loss is that of before again.
   std::uint32_t until = std::numeric_limits<std::uint32_t>::max();

@@ -156,6 +156,8 @@ constexpr Row kRows[] = {
     {"make-in-training",
      "Run it once more with the data made in the thread that trains: then the line that makes them bad is named.",
      "Operations of other threads are not heard."},
+    {"mend-schedule", "Mend the schedule of the learning rate: keep it at 0 or above.",
+     "An update with a negative rate makes the loss larger."},
     {"no-manual-half", "Leave parameters and results in fp32 and let autocast cast them.",
      "Autocast knows which ops may run in 16 bits; digits that were rounded away do not come back."},
     {"no-scaler-bf16", "Leave the loss scaler out: GradScaler(enabled=False).",

@@ -21,6 +21,7 @@ struct Divergence {
   bool overflow = true;
   double wide = 0;                            // reach of a column, of that of the median one; 0: none was out of scale
   bool accumulates = false, clears = true;    // gradients stay where they are; and are zeroed before each backward
+  double lr = 1;                              // from step 1 on
   std::uint32_t missing = 0;                  // steps after each that the trace does not hold
 };
 
@@ -57,6 +58,7 @@ Analysis diverging(const Divergence& d) {
       t.in(path(i), Phase::kOptimizer).called_from("train.py:31").in_place("add_", weights[i], {{"other", grad}}, bad ? w.nan(8) : w);
       t.mark(TensorRole::kParameter, path(i), weights[i]);
     }
+    t.lr(step > 0 ? d.lr : 1);
     t.end_step(bad ? std::numeric_limits<double>::infinity() : std::pow(d.loss, grown(step)));
     t.step(t.now() + d.missing);
   }
@@ -91,6 +93,17 @@ TEST(Exploding, of_gradients_that_nobody_clears_is_told_under_them) {
   for (const Divergence& d : {Divergence{.accumulates = true}, Divergence{},
                               Divergence{.accumulates = true, .clears = false, .missing = 1}})
     EXPECT_NE(diverging(d).findings.at(0).cls, FindingClass::kApiMisuse);
+}
+
+TEST(Exploding, under_a_negative_learning_rate_is_told_of_that) {
+  const Finding f = diverging({.lr = -0.5}).findings.at(0);
+  EXPECT_EQ(f.cls, FindingClass::kExploding);
+  EXPECT_THAT(f.title, ::testing::EndsWith("its learning rate is below 0 from step 1 on"));
+  EXPECT_THAT(f.explanation, ::testing::StartsWith("The learning rate of step 1 was -0.5"));
+  EXPECT_EQ(f.advice.at(0).id, "mend-schedule");
+  EXPECT_EQ(f.advice.size(), 1u);
+  // its twin: a rate that falls to 0
+  EXPECT_EQ(diverging({.lr = 0}).findings.at(0).advice.at(0).id, "lower-lr");
 }
 
 TEST(Exploding, names_the_column_that_is_out_of_scale) {

@@ -66,6 +66,16 @@ void report_exploding(Finding& f, const Growth& g) {
   }
   f.title = fmt::format("Training diverged: the loss grew from {} to {} in {} before anything overflowed",
                         number(g.loss_from), number(g.loss_to), count_of(g.to_step - g.from_step, "step"));
+  if (g.negative_lr < 0) {
+    f.cause = "a learning rate below 0";
+    f.advice = {make_advice("mend-schedule")};
+    f.title += fmt::format(": its learning rate is below 0 from step {} on", g.negative_from);
+    f.explanation = fmt::format(
+        "The learning rate of step {} was {}: with a negative one each update goes up the gradient, so that the loss grows. "
+        "From step {} to step {} it grew from {} to {}. No op is at fault.",
+        g.negative_from, number(g.negative_lr), g.from_step, g.to_step, number(g.loss_from), number(g.loss_to));
+    return;
+  }
   const std::string update = g.update_ratio < kTellAsFactor ? percent(g.update_ratio)
                                                             : number(g.update_ratio) + " times what it was";
   f.explanation = fmt::format(
