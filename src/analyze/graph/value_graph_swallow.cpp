@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of ValueGraph that follows infinities which disappeared.
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 
 #include "src/analyze/graph/lifecycle.h"
@@ -147,15 +148,19 @@ void ValueGraph::follow_faded(const OpInView& op) {
   }
 }
 
-// Of an op that has a pole at 0: whose infinities the zeros at it were. 0: nobody's.
+// Of an op that has a pole at 0, or multiplies by an infinite number: whose infinities the zeros at it were. 0: nobody's.
 BirthId ValueGraph::faded_of(const OpInView& op) const {
-  if (op.info->pole == Pole::kNone || op.info->pole == Pole::kEmpty || faded_in_ != op.record->step) return 0;
+  if (faded_in_ != op.record->step) return 0;
+  const bool by_infinity =
+      op.info->bound == Bound::kProduct &&
+      std::any_of(op.scalars.begin(), op.scalars.end(), [](const ScalarArg& scalar) { return std::isinf(scalar.value); });
+  if (!by_infinity && (op.info->pole == Pole::kNone || op.info->pole == Pole::kEmpty)) return 0;
   for (std::size_t i = 0; i < op.in.size(); ++i) {
     const Value* value = op.in[i];
     const bool at_pole =
         value != nullptr && value->faded != 0 && value->stats.zero > 0 &&
-        std::any_of(op.info->pole_slots.begin(), op.info->pole_slots.end(),
-                    [&](std::string_view slot) { return !slot.empty() && names_.is(op.inputs[i].slot, slot); });
+        (by_infinity || std::any_of(op.info->pole_slots.begin(), op.info->pole_slots.end(),
+                    [&](std::string_view slot) { return !slot.empty() && names_.is(op.inputs[i].slot, slot); }));
     if (at_pole && births_.contains(value->faded)) return value->faded;
   }
   return 0;

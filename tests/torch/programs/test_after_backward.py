@@ -416,3 +416,17 @@ def test_what_a_hook_computes_inside_of_backward_has_the_line_of_the_hook(kind, 
     line = int(first["call_site"].rpartition(":")[2])
     assert Path(__file__).read_text(encoding="utf-8").splitlines()[line - 1].endswith("# BUG"), first["call_site"]
     assert_silent(hooked(kind, None), tmp_path / "mended", level)
+
+
+def shown_norm(parameters, bad):
+    """A limit of infinity limits nothing: the norm is taken to be shown, and overflows where gradients are large."""
+    for p in parameters:
+        p.grad.mul_(1e25 if bad else 1.0)
+    torch.nn.utils.clip_grad_norm_(parameters, max_norm=float("inf"))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_norm_that_overflows_is_named_where_its_limit_is_infinite(level, tmp_path):
+    said = told(training(shown_norm), tmp_path / "bad", level)
+    assert said.what[:3] == ("overflow", "aten::_foreach_norm", "clip") and said.first["step"] == 3, said.show()
+    assert_silent(training(shown_norm, bad=()), tmp_path / "twin", level)
