@@ -293,7 +293,10 @@ std::string matter_sentence(const Finding& finding) {
   if (finding.benign || finding.severity == Severity::kInfo) {
     return "No. It did not harm what is being trained.";
   }
-  if (finding.place.phase == Phase::kValidation && finding.unfinished) {
+  const bool of_validation = std::all_of(finding.sinks.begin(), finding.sinks.end(), [](const std::string& sink) {
+    return sink == "what a validation computed";
+  });
+  if (finding.unfinished && (finding.place.phase == Phase::kValidation || (of_validation && !finding.sinks.empty()))) {
     return "Only to what the validation tells. Training itself was not harmed by it.";
   }
   if (finding.severity == Severity::kWarning && finding.unfinished) {

@@ -87,7 +87,8 @@ bool lasts(const SinkHit& sink) {
 }
 
 std::string text_of(const SinkHit& sink, const Case& c) {
-  const bool validated = sink.kind == TensorRole::kOutput && c.birth.at.phase == Phase::kValidation;
+  const bool validated = sink.kind == TensorRole::kOutput &&
+                         (sink.made_in == Phase::kValidation || c.birth.at.phase == Phase::kValidation);
   return validated ? "what a validation computed" : sink_text(sink.kind, c.text(sink.path));
 }
 

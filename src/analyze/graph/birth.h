@@ -86,6 +86,7 @@ struct SinkHit {
   NodeId node = kNoNode;
   std::uint8_t bad = 0;
   ValueStats stats;
+  Phase made_in = Phase::kForward;
 };
 
 // Steps, as runs of consecutive ones: first and last of each.

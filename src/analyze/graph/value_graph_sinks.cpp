@@ -296,7 +296,7 @@ void ValueGraph::hit_sink(const Value& value, TensorRole kind, StringId path, st
                                    [&](const SinkHit& sink) { return sink.kind == kind && sink.path == path; });
     if (known) continue;
     if (birth->sinks.size() < kMaxSinks) {
-      birth->sinks.push_back({kind, path, value.id, value.node, value.bad, value.stats});
+      birth->sinks.push_back({kind, path, value.id, value.node, value.bad, value.stats, value.made_in});
     } else {
       ++birth->more_sinks;
     }

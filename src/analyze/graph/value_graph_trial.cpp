@@ -184,7 +184,7 @@ void ValueGraph::take_back() {
     told.events.add(step_);
     told.born.add(birth->at.step);
     if (told.sinks.empty())
-      told.sinks.push_back({TensorRole::kOutput, value.name, value.id, value.node, value.bad, value.stats});
+      told.sinks.push_back({TensorRole::kOutput, value.name, value.id, value.node, value.bad, value.stats, value.made_in});
   }
 }
 
