@@ -108,7 +108,10 @@ class AnalyzerImpl final : public RankPass {
     for (const ExperimentRecord& record : batch.experiments) {
       if (experiments_.size() < kMaxExperiments) experiments_.push_back(record);
     }
-    for (const CollectiveRecord& record : batch.collectives) comm_.on_row(record);
+    for (const CollectiveRecord& record : batch.collectives) {
+      comm_.on_row(record);
+      own_scaler_.on_collective(record);
+    }
     Visitor visitor{*this, batch};
     trace::for_each_in_order(batch, visitor);
   }

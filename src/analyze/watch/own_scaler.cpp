@@ -125,7 +125,10 @@ void OwnScaler::use_last() {
 }
 
 void OwnScaler::on_gradient(const OpInView& op, double number) {
-  if (unscaled_ || number == 1) return;
+  const bool averages = std::any_of(ranks_.begin(), ranks_.end(), [&](std::size_t count) {
+    return number == static_cast<double>(count);
+  });
+  if (unscaled_ || number == 1 || averages) return;
   // A number that clipping made may come near the scale by chance: the norm is near the limit then.
   const Value* by = op.in.size() == 2 ? op.in[1] : nullptr;
   const bool of_norm =

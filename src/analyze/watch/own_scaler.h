@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <vector>
 
@@ -25,6 +26,7 @@ class OwnScaler {
  public:
   OwnScaler(Names& names, ScalerWatch& scaler) : names_(names), scaler_(scaler) {}
 
+  void on_collective(const CollectiveRecord& record) { ranks_.insert(record.ranks.size()); }
   void on_op(const OpInView& op);
   void on_step_end(const StepRecord& step, ValueGraph& graph);
 
@@ -50,6 +52,7 @@ class OwnScaler {
 
   Names& names_;
   ScalerWatch& scaler_;
+  std::set<std::size_t> ranks_;  // how many there are in the groups: gradients that are divided by that are averaged
   std::uint32_t step_ = 0;
   std::vector<Factor> factors_;  // of the step at hand
   std::optional<double> divided_;  // by which gradients were, of no loss that was multiplied by it

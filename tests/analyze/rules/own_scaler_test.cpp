@@ -21,6 +21,7 @@ struct Own {
   bool clips = false;          // gradients are multiplied by a limit over their norm before they are unscaled
   double norm = 500;           // ... which is this
   bool weighs = false;         // the function that multiplies the loss by the scale weighs a term of it, too
+  std::uint32_t ranks = 0;     // gradients are added up over so many
   bool singular = false;       // gradients are bad at any scale from step 2 on
 };
 
@@ -56,6 +57,14 @@ double train(TraceBuilder& t, const Own& own, double scale, int steps) {
       const Handle norm = t.in("", Phase::kClip).op("linalg_vector_norm", {{"self", g}}, size);
       const Handle factor = t.op("reciprocal", {{"self", norm}}, finite(1).range(1 / own.norm, 1 / own.norm));
       t.in_place("mul_", g, {{"other", factor}}, finite());
+    }
+    if (own.ranks > 0) {
+      CollectiveRecord call;
+      call.call = static_cast<std::uint64_t>(step);
+      call.reduction = Reduction::kSum;
+      for (std::uint32_t rank = 0; rank < own.ranks; ++rank) call.ranks.push_back(rank);
+      t.collective(call);
+      t.in("", Phase::kComm).in_place("c10d::allreduce_", g, {}, finite());
     }
     t.in("", Phase::kUnscale);
     if (own.divides) t.in_place("div_", g, {}, finite(), {{"other", scale * own.off}});
@@ -96,6 +105,15 @@ TEST(OwnScaler, is_not_seen_in_a_weight_of_the_loss_that_nothing_is_divided_by) 
   train(same, {}, 64, 4);
   ASSERT_TRUE(analysis_of(same).scaler.has_value());
   EXPECT_FALSE(analysis_of(same).scaler->dynamic);
+}
+
+TEST(OwnScaler, is_not_seen_in_an_average_over_ranks) {
+  TraceBuilder t;
+  train(t, {.ranks = 64}, 64, 4);
+  EXPECT_FALSE(analysis_of(t).scaler.has_value());
+  TraceBuilder scaled;  // of gradients that are added up over 4 ranks
+  train(scaled, {.ranks = 4}, 64, 4);
+  EXPECT_TRUE(analysis_of(scaled).scaler.has_value());
 }
 
 TEST(OwnScaler, whose_scale_falls_without_end_is_hopeless) {
