@@ -238,6 +238,7 @@ class Frames {
         if (one.function.empty()) one.function = attribute_text(code, "co_name");
         one.line = static_cast<std::uint32_t>(std::max(0, line_(frame)));
         sources_.read(one);
+        if (known.file.starts_with("In[")) one.file = known.file;  // a cell of a notebook, by its number
         out.push_back(std::move(one));
       }
       return out.size() < Sources::kMaxFrames || !own;

@@ -139,7 +139,8 @@ def test_the_line_of_a_cell_is_named_in_the_report(tmp_path, level):
         .replace("sys.argv[1]", "LEVEL")
     )
     exec(compile(code, "<ipython-input-4-abc>", "exec"), {"OUT": tmp_path / "run", "LEVEL": level})
-    assert nanhunt.load(tmp_path / "run").findings[0].call_site == "In[4]:10"
+    found = nanhunt.load(tmp_path / "run").data["findings"][0]
+    assert found["call_site"] == "In[4]:10" and found["frames"][0]["file"] == "In[4]"
 
 
 TRACED = {
