@@ -6,7 +6,8 @@
 namespace nanhunt::reports {
 namespace {
 
-// Python's line as far as it concerns operators: what stands in strings is blank, a comment is cut off.
+// Python's line as far as it concerns operators: what stands in strings is blank, a comment is left out. nullopt: where
+// it ends is not known, for a string goes on, or the line was cut.
 std::optional<std::string> without_strings(std::string_view line) {
   std::string out;
   char quote = 0;
@@ -29,7 +30,7 @@ std::optional<std::string> without_strings(std::string_view line) {
       out += c;
     }
   }
-  if (quote != 0 || out.size() > line.size()) return std::nullopt;
+  if (quote != 0 || out.size() > line.size() || out.ends_with("…")) return std::nullopt;
   return out;
 }
 
@@ -52,7 +53,7 @@ bool wants_more(std::string_view plain) {
 }
 
 // Whether a statement goes on after this line. `depth`: of brackets; what stands in a string of several lines is left
-// out.
+// out, and a line that was cut.
 bool is_open_after(const std::string& line, int& depth) {
   const std::optional<std::string> plain = without_strings(line);
   if (!plain) return depth > 0;

@@ -61,6 +61,15 @@ TEST(CodeView, a_statement_of_several_lines_is_shown_as_a_whole_wherever_its_ope
   EXPECT_EQ(numbers_of(reports::lines_around(frame_of({"y = a \\", "    / b", "z = 1"}, 2), 1)), "1 >2 ");
 }
 
+TEST(CodeView, a_line_that_was_cut_opens_no_statement_that_those_below_it_go_on_with) {
+  const std::string call = "args = Arguments(steps=2, rate=1e-3", below = "train(args)";
+  EXPECT_EQ(numbers_of(reports::lines_around(frame_of({call + ", log…", below, "print(1)"}, 2), 1)), ">2 ");
+  EXPECT_EQ(reports::statement_in_line(frame_of({call + ", log…", below}, 2)).text, below);
+  EXPECT_EQ(numbers_of(reports::lines_around(frame_of({"y = f(", "    g(a, b…", "    c)", below}, 3), 1)), "1 2 >3 ");
+  // Its twin stands whole.
+  EXPECT_EQ(numbers_of(reports::lines_around(frame_of({call + ",", "  log=1)", below}, 2), 1)), "1 >2 ");
+}
+
 TEST(CodeView, of_a_long_statement_are_shown_the_lines_around_the_operation) {
   std::vector<std::string> code = {"y = f("};
   for (int i = 0; i < 12; ++i) code.push_back("    a,");

@@ -91,6 +91,11 @@ def test_lines_are_read_where_they_can_be_had(tmp_path, library):
         assert frame["line"] == line, frame
         return frame["first_line"], frame["code"]
 
+    long = tmp_path / "long.py"
+    long.write_text("f(" + "a, " * 80 + ")\nx\n" + "b" * 240 + "\n")
+    _, text = lines_around(5, str(long), 2)
+    assert [len(line) for line in text] == [241, 1, 240] and text[0].endswith("…")  # which says that it was cut
+
     first, text = lines_around(0, str(file), 2)
     assert first == 1 and text[1] == "line 2 \ufffd" and len(text) == 6
     for number, missing in enumerate((str(tmp_path), "<string>", str(tmp_path / "none.py")), 1):

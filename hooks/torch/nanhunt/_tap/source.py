@@ -21,7 +21,11 @@ def lines_around(file: str, line: int) -> tuple[int, str]:
     if not 0 < line <= len(lines):
         return 0, ""
     first = max(1, line - AROUND)
-    return first, "\n".join(text.rstrip("\r\n")[:_LONGEST] for text in lines[first - 1:line + AROUND])
+    return first, "\n".join(_cut(text.rstrip("\r\n")) for text in lines[first - 1:line + AROUND])
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"  # reports know a line that was cut by it
 
 
 def _lines(file: str) -> list[str]:
