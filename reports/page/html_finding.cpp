@@ -351,7 +351,7 @@ void write_where(HtmlWriter& out, const FindingView& f) {
   }
   if (f.element && !f.element->equation.empty()) {
     out.markup("<p class=\"equation\">");
-    if (!f.element->in_code.empty()) out.markup("<code>").text(f.element->in_code).markup("</code> = ");
+    if (!f.element->in_code.empty()) out.markup("<code>").text(f.element->in_code).markup("</code>").text(f.element->joint);
     out.markup("<code class=\"alarm\">").text(f.element->equation).markup("</code>");
     if (!f.element->place.empty()) out.text(" at " + f.element->place);
     out.markup("</p>");

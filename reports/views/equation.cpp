@@ -35,6 +35,9 @@ std::string_view sign_of(std::string_view op) {
   }
 }
 
+// What a line divides a number by: 1 over it, times the number.
+bool is_reciprocal(std::string_view op) { return table_name(op) == "reciprocal"; }
+
 // A negative number on the right stands in brackets.
 std::string beside(const std::string& number) { return number.front() == '-' ? "(" + number + ")" : number; }
 
@@ -154,6 +157,7 @@ struct Composed {
 constexpr Composed kComposedFunctions[] = {
     {"backward", "+-*/^"},
     {"cdf", "+-*/^"},
+    {"clip_grad_norm", "*/+"},
     {"corrcoef", "-*/"},
     {"cov", "-*/"},
     {"entropy", "+-*/^"},
@@ -180,7 +184,7 @@ bool called_in(std::string_view text, std::string_view sign) {
     if (i == text.size() || text[i] != '(') continue;
     const std::string_view name = table_name(text.substr(begin, i - begin));
     const bool of_python = begin == 0 || text[begin - 1] != '.';
-    if (sign_of(name) == sign || op_info(name).has(kComposed) || (sign == "+" && of_python && name == "sum"))
+    if (sign_of(name) == sign || (sign == "/" && is_reciprocal(name)) || op_info(name).has(kComposed) || (sign == "+" && of_python && name == "sum"))
       return true;
     const auto* row = std::ranges::find(kComposedFunctions, name, &Composed::name);
     if (row != std::end(kComposedFunctions) && row->signs.find(sign == "**" ? '^' : sign.front()) != sign.npos)
@@ -207,6 +211,42 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
+struct Sides {
+  std::string_view sign;
+  std::string left, right;
+  bool brackets = false;  // the right side needs them
+};
+
+// The two sides of the only place of a statement that may be the op; nullopt: it does not say.
+std::optional<Sides> sides_in_line(std::string_view op, std::string_view line, std::span<const std::string> below) {
+  const std::string_view sign = is_reciprocal(op) ? "/" : sign_of(op);
+  if (sign.empty() || line.size() > kLongestLine) return std::nullopt;
+  const std::optional<Statement> statement = statement_from(line, below, kLongestLine);
+  if (!statement) return std::nullopt;
+  const std::string_view text = statement->plain, raw = statement->raw;
+  const std::size_t at = only_place(text, sign);
+  if (at == text.npos || called_in(text, sign)) return std::nullopt;
+  if (sign == "*" && quotient_multiplies(text, at)) return std::nullopt;
+  const Binds binds = sign == "**"                         ? Binds::kPower
+                      : sign == "+" || sign == "-" ? Binds::kSum
+                                                               : Binds::kProduct;
+  std::size_t after = at + sign.size(), end = 0;
+  if (after < text.size() && text[after] == '=') {  // "x /= n": all that follows
+    ++after;
+    end = text.size();
+  } else {
+    end = end_of_right(text, after, binds);
+  }
+  if (end == text.npos) return std::nullopt;
+  const std::size_t begin = begin_of_left(text, at, binds);
+  // An operation has the line where it begins, wherever its sign stands.
+  if (begin >= statement->first_line) return std::nullopt;
+  const std::string_view left = trimmed(raw.substr(begin, at - begin)), right = trimmed(raw.substr(after, end - after));
+  if (left.empty() || right.empty() || left.size() > kLongestSide || right.size() > kLongestSide) return std::nullopt;
+  const bool brackets = end == text.size() && after != at + sign.size() && right.find(' ') != right.npos;
+  return Sides{sign, std::string(left), std::string(right), brackets};
+}
+
 }  // namespace
 
 std::string equation_of(std::string_view op, const ElementEvidence& element) {
@@ -225,6 +265,8 @@ std::string equation_of(std::string_view op, const ElementEvidence& element) {
     return both("/") + " is added: " + result;
   const bool function =
       sign.empty() && info.has(kElementwise) && info.forward.empty() && op.find("_backward") == op.npos;
+  if (is_reciprocal(op) && element.operands.size() == 1)
+    return "1 / " + beside(format_short(element.operands[0].value)) + " = " + result;
   if (function && element.operands.size() == 1 && element.operands[0].slot != "other")
     return std::string(table_name(op)) + "(" + format_short(element.operands[0].value) + ") = " + result;
   std::vector<std::string> parts;
@@ -242,33 +284,19 @@ std::string part_of_quotient(std::string_view op, std::string_view slot, std::st
 }
 
 std::string operation_in_line(std::string_view op, std::string_view line, std::span<const std::string> below) {
-  const std::string_view sign = sign_of(op);
-  if (sign.empty() || line.size() > kLongestLine) return "";
-  const std::optional<Statement> statement = statement_from(line, below, kLongestLine);
-  if (!statement) return "";
-  const std::string_view text = statement->plain, raw = statement->raw;
-  const std::size_t at = only_place(text, sign);
-  if (at == text.npos || called_in(text, sign)) return "";
-  if (sign == "*" && quotient_multiplies(text, at)) return "";
-  const Binds binds = sign == "**"                         ? Binds::kPower
-                      : sign == "+" || sign == "-" ? Binds::kSum
-                                                               : Binds::kProduct;
-  std::size_t after = at + sign.size(), end = 0;
-  if (after < text.size() && text[after] == '=') {  // "x /= n": all that follows
-    ++after;
-    end = text.size();
-  } else {
-    end = end_of_right(text, after, binds);
-  }
-  if (end == text.npos) return "";
-  const std::size_t begin = begin_of_left(text, at, binds);
-  // An operation has the line where it begins, wherever its sign stands.
-  if (begin >= statement->first_line) return "";
-  const std::string_view left = trimmed(raw.substr(begin, at - begin)), right = trimmed(raw.substr(after, end - after));
-  if (left.empty() || right.empty() || left.size() > kLongestSide || right.size() > kLongestSide) return "";
-  const bool brackets = end == text.size() && after != at + sign.size() && right.find(' ') != right.npos;
-  return printable(std::string(left) + " " + std::string(sign) + " " +
-                   (brackets ? "(" + std::string(right) + ")" : std::string(right)));
+  const std::optional<Sides> sides = sides_in_line(op, line, below);
+  if (!sides) return "";
+  return printable(sides->left + " " + std::string(sides->sign) + " " +
+                   (sides->brackets ? "(" + sides->right + ")" : sides->right));
+}
+
+std::string divisor_in_line(std::string_view op, std::string_view line, std::span<const std::string> below) {
+  const std::optional<Sides> sides = is_reciprocal(op) ? sides_in_line(op, line, below) : std::nullopt;
+  if (!sides) return "";
+  const std::string& right = sides->right;
+  // Brackets around all of it say nothing.
+  const bool whole = right.front() == '(' && right.find_first_of("()", 1) == right.size() - 1;
+  return printable(whole ? right.substr(1, right.size() - 2) : right);
 }
 
 }  // namespace nanhunt::reports

@@ -21,4 +21,7 @@ std::string part_of_quotient(std::string_view op, std::string_view slot, std::st
 // or inside of a function of PyTorch's. `below`: the lines that follow, with which the statement may go on.
 std::string operation_in_line(std::string_view op, std::string_view line, std::span<const std::string> below = {});
 
+// What such a line divides a number by, which runs as the reciprocal of it: "n" of "y = 1 / n". Empty of any other op.
+std::string divisor_in_line(std::string_view op, std::string_view line, std::span<const std::string> below = {});
+
 }  // namespace nanhunt::reports

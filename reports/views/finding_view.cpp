@@ -101,20 +101,26 @@ bool by_own_code(const Finding& f) {
   return f.module_class.empty() || !classes;
 }
 
-// What the innermost line calls the numbers that met. What a backward computes stands in no line.
-std::string element_in_code(const Finding& f) {
-  if (f.place.phase == Phase::kBackward || !f.place.op || f.frames.empty() || !by_own_code(f)) return "";
+// Adds what the innermost line calls the numbers that met. What a backward computes stands in no line.
+void add_code(ElementView& view, const Finding& f) {
+  if (f.place.phase == Phase::kBackward || !f.place.op || f.frames.empty() || !by_own_code(f)) return;
   const SourceFrame& inner = f.frames.front();
-  if (inner.line < inner.first_line || inner.line - inner.first_line >= inner.code.size()) return "";
+  if (inner.line < inner.first_line || inner.line - inner.first_line >= inner.code.size()) return;
   const std::span<const std::string> lines = std::span(inner.code).subspan(inner.line - inner.first_line);
-  return clip(operation_in_line(*f.place.op, lines.front(), lines.subspan(1)), kNameLimit);
+  const std::string divisor = clip(divisor_in_line(*f.place.op, lines.front(), lines.subspan(1)), kNameLimit);
+  // Of one side alone the whole line says too much.
+  if (view.operands.size() < 2 && divisor.empty()) return;
+  view.in_code = clip(operation_in_line(*f.place.op, lines.front(), lines.subspan(1)), kNameLimit);
+  if (divisor.empty() || view.operands.empty()) return;
+  view.joint = ": ";
+  view.equation = divisor + " = " + view.operands.front().value;
 }
 
 // "a / b = 0 / 0 = NaN at [3, 0]. Nothing keeps b from 0."
 std::string cause_of(const FindingView& view) {
   const std::string why = view.explanation.empty() ? view.class_explanation : view.explanation;
   if (!view.element || view.element->equation.empty()) return why;
-  std::string text = view.element->in_code.empty() ? "" : view.element->in_code + " = ";
+  std::string text = view.element->in_code.empty() ? "" : view.element->in_code + std::string(view.element->joint);
   text += view.element->equation;
   if (!view.element->place.empty()) text += " at " + view.element->place;
   return text + ". " + why;
@@ -327,8 +333,7 @@ FindingView view_finding(const Finding& f, bool many_ranks) {
   if (result) view.tensors.push_back(view_tensor(*result));
   if (f.element) {
     view.element = view_element(*f.element, f.place.op.value_or(""));
-    // Of one side alone the whole line says too much.
-    if (view.element->operands.size() > 1) view.element->in_code = element_in_code(f);
+    add_code(*view.element, f);
   }
   view.cause = cause_of(view);
   const bool vague = f.cls == FindingClass::kInvalid || f.cls == FindingClass::kDivideByZero;

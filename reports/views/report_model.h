@@ -61,6 +61,7 @@ struct ElementView {
   std::string place;  // "[1, 59]"; empty: not known
   std::string equation;  // "0 / 0 = NaN"; empty: no operand is known
   std::string in_code;   // what the line calls it, "a / b"; empty: not known
+  std::string_view joint = " = ";  // between the two
   std::string value;
   bool bad = false;
   std::vector<OperandView> operands;

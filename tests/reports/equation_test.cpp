@@ -34,6 +34,7 @@ TEST(Equation, a_quotient_alone_has_a_numerator_and_a_denominator) {
 }
 
 TEST(Equation, functions_are_called_and_others_list_what_they_read) {
+  EXPECT_EQ(equation_of("aten::reciprocal", element(kInf, {{"self", "", 0}})), "1 / 0 = +Inf");
   EXPECT_EQ(equation_of("aten::log", element(-kInf, {{"self", "", 0}})), "log(0) = -Inf");
   EXPECT_EQ(equation_of("sqrt_backward", element(kNaN, {{"grad_output", "", 0}, {"result", "", 0}})),
             "grad_output = 0, result = 0: NaN");
@@ -83,6 +84,20 @@ TEST(Equation, a_line_that_makes_the_op_in_another_way_too_names_no_sides) {
   names_none("aten::mul", "y = 2 / h + w * 3");  // of a number by a tensor: its reciprocal times the number
   EXPECT_EQ(operation_in_line("aten::div", "y = (h * 2).sum(1).sub(1).pow(2) / n"), "(h * 2).sum(1).sub(1).pow(2) / n");
   EXPECT_EQ(operation_in_line("aten::mul", "y = a * b / c"), "a * b");
+}
+
+TEST(Equation, a_line_that_divides_a_number_names_what_it_divides_it_by) {
+  const auto named = [](std::string_view line) {
+    return operation_in_line("aten::reciprocal", line) + "; " + divisor_in_line("aten::reciprocal", line);
+  };
+  EXPECT_EQ(named("factor = 0.9 * (tol / err) ** 0.5"), "tol / err; err");
+  EXPECT_EQ(named("weights = len(yt) / (4 * counts)"), "len(yt) / (4 * counts); 4 * counts");
+  EXPECT_EQ(named("y = 1 / (a) + (b)"), "1 / (a); a");
+  EXPECT_EQ(named("y = 1 / f(a).g(b)"), "1 / f(a).g(b); f(a).g(b)");
+  for (const std::string_view line : {"y = x.reciprocal()", "y = x.reciprocal() / n", "y = 1 / a + b / c",
+                                      "clip_grad_norm_(model.parameters(), 1 / n)"})
+    EXPECT_EQ(named(line), "; ") << line;
+  EXPECT_EQ(divisor_in_line("aten::div", "y = a / b"), "");
 }
 
 TEST(Equation, a_statement_of_several_lines_names_the_sides_on_its_first_where_it_has_the_op_once) {

@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <limits>
+
 #include "nanhunt/reporter.h"
 #include "reports/views/code_view.h"
 #include "reports/views/finding_view.h"
@@ -146,6 +148,19 @@ TEST(SourceView, the_line_has_the_numbers_where_the_code_of_their_module_did_the
   // A part of PyTorch's, which the line calls, multiplies inside.
   finding.module_class = "RMSNorm";
   EXPECT_EQ(in_code({"Net.forward", "<module>"}), "");
+}
+
+TEST(SourceView, a_number_that_a_line_divides_is_told_by_what_it_is_divided_by) {
+  Finding finding;
+  finding.cls = FindingClass::kDivideByZero;
+  finding.place.op = "aten::reciprocal";
+  finding.element.emplace().operands = {{"self", "", 0}};
+  finding.element->value = std::numeric_limits<double>::infinity();
+  finding.frames = {{"solve.py", 7, "<module>", 7, {"factor = 0.9 * (tol / err) ** 0.5"}}};
+  EXPECT_THAT(reports::view_finding(finding).cause, StartsWith("tol / err: err = 0. "));
+  // Its twin calls the function.
+  finding.frames.front().code = {"factor = err.reciprocal()"};
+  EXPECT_THAT(reports::view_finding(finding).cause, StartsWith("1 / 0 = +Inf. "));
 }
 
 TEST(SourceView, the_page_names_the_whole_path_and_says_what_ran) {

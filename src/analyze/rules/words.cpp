@@ -80,7 +80,7 @@ std::string pole_words(const Case& c) {
   }
   const bool of_one_input = c.info->pole_slots[0] == "self" || c.info->pole_slots[0] == "result";
   if (c.info->pole == Pole::kZero && of_one_input)
-    return forward.empty() ? "1/self is a division by 0" : fmt::format("{} has no finite derivative at 0", forward);
+    return forward.empty() ? "a division by 0" : fmt::format("{} has no finite derivative at 0", forward);
   return c.output->stats.inf() == 0 ? "0/0" : c.output->stats.nan == 0 ? "division by 0" : "division by 0 and 0/0";
 }
 

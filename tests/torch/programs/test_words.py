@@ -161,7 +161,7 @@ def test_bf16_is_no_cure_of_a_pole(op, scale, level, tmp_path):
 def test_one_over_x_is_told_as_a_division_with_what_made_x(level, tmp_path):
     said = told(at_zero(lambda z: 1 / z), tmp_path, level, steps=8)
     assert said.what[:2] == ("divide_by_zero", "aten::reciprocal"), said.show()
-    assert "1/self is a division by 0" in said.first["title"]
+    assert ": a division by 0" in said.first["title"]
     lines = said.first["evidence"]
     assert any("aten::sub" in line and "24 zeros of 24" in line for line in lines), lines
     assert_silent(at_zero(lambda z: 1 / z, zero=False), tmp_path, level, steps=8)
