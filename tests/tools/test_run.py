@@ -112,7 +112,7 @@ def test_training_without_a_step_and_a_failure_to_attach_are_told_apart(run, tmp
 def test_a_fault_is_told_shortly_and_the_report_stands_beside_the_trace(run, tmp_path):
     done = run("sh", "-c", FAULT)
     assert done.returncode == 0
-    assert "nanhunt: fault: divide_by_zero at log" in done.stderr
+    assert "nanhunt: fault: divide_by_zero: log" in done.stderr
     assert "nanhunt-run/report.html" in done.stderr and "`nanhunt report nanhunt-run`" in done.stderr
     assert len(done.stderr.splitlines()) < 12
     assert json.loads((tmp_path / "nanhunt-run/report.json").read_text())["verdict"]["status"] == "fault"
@@ -271,4 +271,4 @@ def test_ctrl_c_on_a_terminal_reaches_the_command_once_and_the_report_comes(envi
     os.close(terminal)
     assert os.waitstatus_to_exitcode(status) == 5, said
     assert (tmp_path / "told").read_text() == "x"
-    assert b"nanhunt: fault: divide_by_zero at log" in said and b"report.html" in said
+    assert b"nanhunt: fault: divide_by_zero: log" in said and b"report.html" in said

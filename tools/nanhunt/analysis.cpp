@@ -50,15 +50,13 @@ std::string verdict_line(const Analysis& analysis) {
     line += " (no clean end: still going, or killed)";
   }
   line += ": ";
-  if (const Finding* f = reports::find_origin(analysis); f != nullptr) {
-    line += std::string(finding_class_name(f->cls)) + " at " + printable(f->place.op.value_or("no single operation"));
-    if (f->place.module) line += " in " + printable(*f->place.module);
-    line += call_site_text(*f) + ", phase " + std::string(phase_name(f->place.phase)) + ", step " +
-            std::to_string(f->place.step) + (f->trained ? "" : std::string(reports::kOfForward));
-    if (analysis.ranks.size() > 1) line += std::string(", ") + ranks_of(*f);
-    line += ": ";
-  }
-  return line + printable(analysis.verdict.headline);
+  const std::string headline = printable(analysis.verdict.headline);
+  const Finding* f = reports::find_origin(analysis);
+  if (f == nullptr) return line + headline;
+  line += std::string(finding_class_name(f->cls)) + ": " + headline + call_site_text(*f) + ", phase " +
+          std::string(phase_name(f->place.phase)) + ", step " + std::to_string(f->place.step) +
+          (f->trained ? "" : std::string(reports::kOfForward));
+  return analysis.ranks.size() > 1 ? line + ", " + ranks_of(*f) : line;
 }
 
 namespace {

@@ -13,8 +13,8 @@ namespace nanhunt::cli {
 bool is_damaged(const Analysis& analysis);
 // " (train.py:30)", the line of the program that called the operation; "" where it is not known. Fit for a terminal.
 std::string call_site_text(const Finding& finding);
-// "fault: overflow at mul in fc1 (train.py:30), phase forward, step 3: ...", fit for a terminal, without an end of
-// line.
+// "fault: overflow: mul in fc1 overflows fp16 (train.py:30), phase forward, step 3", fit for a terminal, without an end
+// of line.
 std::string verdict_line(const Analysis& analysis);
 // analyze_run; says on stderr when the trace is damaged or a copy of one that was: what is lost, what holds, what next.
 Result<Analysis> load_analysis(const std::string& run);

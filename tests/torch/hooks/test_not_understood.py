@@ -366,7 +366,7 @@ else:
                          [(True, False, False, "no model was called", 5),
                           (False, False, False, "No harmful NaN or Inf", 0), (False, True, False, "is given NaN", 0),
                           (True, False, True, "what trained in other threads was not watched", 5),
-                          (False, False, True, "warning: invalid at aten::log", 0)],
+                          (False, False, True, "warning: invalid: aten::log", 0)],
                          ids=["not seen", "clean", "fault", "warning, and a thread not seen", "warning"])
 def test_strict_gives_what_was_not_understood_a_status_of_its_own(tmp_path, level, none, bad, skips, words, code):
     script = tmp_path / "program.py"

@@ -87,8 +87,8 @@ def test_a_module_run_by_its_name_is_watched(run, tmp_path):
     with (tmp_path / "training.py").open("a") as file:
         file.write("\nif __name__ == '__main__':\n    main()\n")
     told = run("-m", "training").stderr
-    assert "fault: invalid at aten::sqrt" in told
-    assert re.search(r"fault: invalid at aten::sqrt.* \(training\.py:\d+\), phase", told), told
+    assert "fault: invalid: aten::sqrt" in told
+    assert re.search(r"fault: invalid: aten::sqrt.* \(training\.py:\d+\), phase", told), told
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -96,7 +96,7 @@ def test_workers_of_a_data_loader_write_nothing(run, tmp_path, method):
     (tmp_path / "main.py").write_text(
         f"import training\nif __name__ == '__main__':\n    training.main(workers=2, method={method!r})\n"
     )
-    assert "fault: invalid at aten::sqrt" in run("main.py").stderr
+    assert "fault: invalid: aten::sqrt" in run("main.py").stderr
     assert ranks(tmp_path) == ["rank-00000"]
 
 
@@ -114,7 +114,7 @@ torch.distributed.destroy_process_group()
     done = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "main.py")
     assert done.stdout.count("trained") == 2
     assert ranks(tmp_path) == ["rank-00000", "rank-00001"]
-    assert "fault: invalid at aten::sqrt" in done.stderr
+    assert "fault: invalid: aten::sqrt" in done.stderr
     findings = json.loads((tmp_path / "run" / "report.json").read_text())["findings"]
     assert {finding["rank"] for finding in findings if finding["severity"] == "fault"} == {1}
 
