@@ -231,11 +231,17 @@ std::string steps_text(std::uint32_t first, std::uint32_t last) {
                        : "from step " + format_count(first) + " to step " + format_count(last);
 }
 
-// "it began in step 3": what is bad in later steps follows from it, or was not watched.
+// "58 bad steps, from step 3 to step 60", or "it began in step 3": what is bad in later steps follows from it, or was not
+// watched.
 std::string how_often(const Finding& f) {
   if (f.occurrence_count <= 1 && f.bad_steps.count <= 1 && !f.bad_steps.open) return "";
   if (f.occurrence_count <= 1) return "it began " + steps_text(f.first_step, f.first_step);
-  return "in " + plural(f.occurrence_count, "step", "steps") + ", " + steps_text(f.first_step, f.last_step);
+  const bool skipped = f.cls == FindingClass::kScalerCalibration;
+  const bool all_bad = f.bad_steps.count == f.occurrence_count && f.bad_steps.anew == f.bad_steps.count;
+  const std::string steps = skipped || !all_bad || f.bad_steps.open
+                                ? "in " + plural(f.occurrence_count, "step", "steps") + (skipped ? " that the scaler skipped" : "")
+                                : plural(f.occurrence_count, "bad step", "bad steps");
+  return steps + ", " + steps_text(f.first_step, f.last_step);
 }
 
 // "58 bad steps, from step 3 to step 60 (57 as its aftermath)", "at least 3 bad steps, from step 6 on". Nothing where

@@ -99,8 +99,13 @@ TEST(ReportModel, what_is_only_aftermath_is_not_called_a_happening) {
   f.last_step = 60;
   f.bad_steps = {.count = 58, .anew = 58, .unwatched = 0, .first = 3, .last = 60};
   const FindingView always = *make_report_model(analysis).origin;
-  EXPECT_EQ(always.how_often, "in 58 steps, from step 3 to step 60");
+  EXPECT_EQ(always.how_often, "58 bad steps, from step 3 to step 60");
   EXPECT_EQ(always.bad_steps, "");
+  f.cls = FindingClass::kScalerCalibration;
+  EXPECT_EQ(make_report_model(analysis).origin->how_often, "in 58 steps that the scaler skipped, from step 3 to step 60");
+  f.cls = FindingClass::kUnderflow;  // no step is bad of it
+  f.bad_steps = {};
+  EXPECT_EQ(make_report_model(analysis).origin->how_often, "in 58 steps, from step 3 to step 60");
 }
 
 TEST(ReportModel, an_untried_cure_is_called_untried) {
