@@ -226,6 +226,7 @@ json finding_to_json(const Finding& f) {
                                {"step", propagation.step}});
   }
   out["kernel"] = json_text_or_null(f.kernel);
+  out["part_of"] = json_text_or_null(f.part_of);
   out["call_site"] = json_text_or_null(f.call_site);
   out["frames"] = frames_to_json(f.frames);
   out["module_class"] = json_text_or_null(f.module_class);

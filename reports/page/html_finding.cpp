@@ -316,7 +316,8 @@ void write_facts(HtmlWriter& out, const std::vector<Fact>& facts) {
 
 void write_answers(HtmlWriter& out, const FindingView& f, std::string_view scaler_answer) {
   out.markup("<dl class=\"answers\">");
-  answer(out, "Which operation", f.operation, f.frames.empty() ? "" : f.shared_line, true);
+  const std::string_view shared = f.frames.empty() ? std::string_view(f.shared_line) : "";
+  answer(out, "Which operation", f.operation, f.part_of.empty() ? shared : f.part_of, true);
   if (f.frames.empty() && !f.called_from.empty()) answer(out, "Which line of code", f.called_from, f.shared_line, true);
   if (!f.kernel.empty()) answer(out, "Which kernel", f.kernel, "", true);
   answer(out, "Which layer", f.layer, f.module_class, true);

@@ -137,7 +137,7 @@ void write_list(std::string& out, std::string_view title, const std::vector<std:
 
 void write_finding(std::string& out, const FindingView& f, const std::string& folder) {
   out += "\n| | |\n| --- | --- |\n";
-  row(out, "Operation", code(f.operation));
+  row(out, "Operation", code(f.operation) + (f.part_of.empty() ? "" : ", " + prose(f.part_of)));
   row(out, "Line of code", code(f.called_from));
   row(out, "Layer", f.layer == "—" ? "" : code(f.layer) + (f.module_class.empty() ? "" : " " + code(f.module_class)));
   row(out, "When", "step " + f.step + ", phase " + f.phase);

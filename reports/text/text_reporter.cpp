@@ -47,7 +47,7 @@ std::string listed(const Lines& lines) {
 }
 
 void write_answers(TextLayout& out, const FindingView& f, const std::string& scaler_answer) {
-  out.fact("Operation", f.operation, kLabelWidth, Ink::kBold);
+  out.fact("Operation", f.operation + (f.part_of.empty() ? "" : ", " + f.part_of), kLabelWidth, Ink::kBold);
   if (!f.kernel.empty()) out.fact("Kernel", f.kernel, kLabelWidth);
   const std::string shared = f.shared_line.empty() ? "" : ", " + f.shared_line;
   if (!f.called_from.empty()) out.fact("Code line", f.called_from + shared, kLabelWidth, Ink::kBold);

@@ -294,6 +294,7 @@ FindingView view_finding(const Finding& f, bool many_ranks) {
   view.operation = or_none(name_of(f.place.op));
   view.called_from = clip(f.call_site, kNameLimit);
   view.kernel = clip(f.kernel, kNameLimit);
+  if (!f.part_of.empty()) view.part_of = "part of " + clip(f.part_of, kNameLimit);
   view.layer = or_none(name_of(f.place.module));
   if (f.module_class != view.layer) view.module_class = clip(f.module_class, kNameLimit);
   FramesView frames = view_frames(f.frames);

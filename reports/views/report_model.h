@@ -105,6 +105,7 @@ struct FindingView {
   std::string how_often;  // "seen to happen in 3 steps, from step 2 to step 9"; empty: once, and no other step was bad
   std::string bad_steps;  // "9 steps were bad because of it, from ... to ...: 6 only as its aftermath"; or empty
   std::string kernel;       // that ran longest for the operation; empty: not known
+  std::string part_of;      // "part of logdet"; empty: it is called itself
   std::string ranks;  // "rank 2; it came to ranks 0 and 1 through allreduce, step 12"; empty where there is one rank
   std::string cure_badge;  // tried_phrase of the advice shown as cure, empty when there is no advice
   Tried cure_tried = Tried::kNotTried;

@@ -301,6 +301,7 @@ Analysis make_warning_analysis() {
   f.chain.nodes[0].rank = 2;
   f.chain.nodes[1].label = "weight of fc1";
   f.kernel = "addcdiv_f16";
+  f.part_of = "the derivative of sqrt";
   f.related_omitted = 3;
   f.element->operands[1].value = -kInf;
   f.output->stats.level = StatsLevel::kWhatIf;

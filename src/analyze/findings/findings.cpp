@@ -189,6 +189,7 @@ Finding make_finding(const Diagnosed& d) {
   Steps(birth).tell(f);
   f.title = d.diagnosis.title;
   f.cause = d.diagnosis.cause;
+  f.part_of = d.diagnosis.part_of;
   f.explanation = d.diagnosis.explanation;
   f.evidence = d.diagnosis.evidence;
   f.lifecycle = birth.lifecycle;

@@ -96,24 +96,25 @@ std::optional<ArgSnapshot> ignored_labels(const OriginContext& context, Names& n
   return std::nullopt;
 }
 
-// PyTorch makes logdet of where(sign == -1, NaN, logabsdet), in this order: of a NaN that it writes, what gave the
-// sign.
-const RecentOp* gave_sign(const OpSnapshot& origin, const Names& names, ValueTable& values, const OpRing& ring) {
-  const bool writes_nan = origin.inputs.empty() && origin.seq > 0 &&
-                          std::any_of(origin.scalars.begin(), origin.scalars.end(),
-                                      [](const ScalarSnapshot& scalar) { return std::isnan(scalar.value); });
-  const RecentOp* compared = writes_nan ? ring.find(origin.seq - 1) : nullptr;
-  if (compared == nullptr || compared->call_site != origin.call_site || compared->inputs != 1) return nullptr;
+}  // namespace
+
+// PyTorch makes logdet of where(sign == -1, NaN, logabsdet), in this order. That NaN is given as a number, which counts
+// as an input where the program read a NaN before.
+const RecentOp* gave_sign(const OpInView& op, const Names& names, ValueTable& values, const OpRing& ring) {
+  const OpRecord& record = *op.record;
+  const auto nan = std::find_if(op.scalars.begin(), op.scalars.end(), [](const ScalarArg& s) { return std::isnan(s.value); });
+  if (nan == op.scalars.end() || record.seq == 0 || !op.info->has(kWritesConstant)) return nullptr;
+  if (!std::all_of(op.inputs.begin(), op.inputs.end(), [&](const OpArg& arg) { return arg.slot == nan->name; })) return nullptr;
+  const RecentOp* compared = ring.find(record.seq - 1);
+  if (compared == nullptr || compared->call_site != record.call_site || compared->inputs != 1) return nullptr;
   const Value* sign = values.find(ring.input(*compared, 0).value);
   const RecentOp* maker = sign == nullptr ? nullptr : ring.find(values.producer_of(*sign));
-  if (maker == nullptr || maker->call_site != origin.call_site) return nullptr;
+  if (maker == nullptr || maker->call_site != record.call_site) return nullptr;
   for (std::uint32_t i = 0; i < maker->outputs; ++i) {
     if (names.is(ring.output(*maker, i).slot, kLogOfDeterminant)) return maker;
   }
   return nullptr;
 }
-
-}  // namespace
 
 OpSnapshot snapshot(const RecentOp& op, ValueTable& values, const OpRing& ring) {
   OpSnapshot out;
@@ -183,7 +184,7 @@ std::unique_ptr<OriginContext> capture(const OpInView& op, Names& names, ValueTa
   } else if (op.info->bound == Bound::kQuotient) {
     context->ignored_labels = ignored_labels(*context, names, values, ring);
   } else if (op.info->has(kWritesConstant)) {
-    if (const RecentOp* maker = gave_sign(origin, names, values, ring))
+    if (const RecentOp* maker = gave_sign(op, names, values, ring))
       context->slice.push_back(snapshot(*maker, values, ring));
   }
 

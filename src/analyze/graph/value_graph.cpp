@@ -179,7 +179,10 @@ void ValueGraph::carry(Value& value, LabelSetId labels, Deliberate deliberate, N
   value.resolved = true;
 }
 
-void ValueGraph::bad_outputs(const OpInView& op, const OpRef& at) {
+void ValueGraph::bad_outputs(const OpInView& given, const OpRef& at) {
+  OpInView op = given;
+  // A NaN that PyTorch gives itself is none that the program read.
+  if (gave_sign(op, names_, values_, ring_) != nullptr) op.in = {}, op.inputs = {};
   unsigned kinds = 0;
   for (const Value* value : op.out) kinds |= value != nullptr ? value->bad : 0u;
   Flow flow = classify(op, static_cast<std::uint8_t>(kinds), names_);

@@ -186,7 +186,7 @@ class ValueGraph {
   Birth& new_birth(BirthKind kind, const OpRef& at);
   void taint_outputs(const OpInView& op);
   void note_copied(const OpInView& op);
-  void bad_outputs(const OpInView& op, const OpRef& at);
+  void bad_outputs(const OpInView& given, const OpRef& at);
   void finish_outputs(const OpInView& op);
   bool becomes_origin(Birth& birth, std::uint32_t step);
   bool is_as_at_first(const Value& value, TensorRole kind, StringId path, std::uint32_t step);

@@ -16,6 +16,7 @@ namespace nanhunt::analyze {
 struct Diagnosis {
   std::string title;                  // one sentence: what happened where
   std::string cause;                  // in a few words: "0/0"; "": those of the class
+  std::string part_of{};              // what the op computes a part of: "logdet"; "": it is called itself
   std::string explanation;            // a few sentences: why
   std::vector<std::string> evidence;  // sentences with numbers
   std::vector<std::string> advice;    // ids, best first; src/analyze/wording/advice.cpp

@@ -26,6 +26,36 @@ Analysis updated(double alpha, const Numbers& out) {
   return analysis_of(t);
 }
 
+// PyTorch writes a NaN where a determinant is below 0, in a program that has read a NaN before, or the program writes it.
+Finding written_twice(bool determinant) {
+  TraceBuilder t;
+  std::vector<In> read;
+  for (int step = 0; step < 2; ++step) {
+    t.in("mix").called_from("m.py:3");
+    const Handle a = t.value(finite(16));
+    const Handle log = t.op(determinant ? "_linalg_slogdet" : "relu", {{"A", a}}, finite(1), {}, determinant ? "logabsdet" : "out");
+    const Handle below = t.op("eq", {{"self", log}}, finite(1), {{"other", -1}});
+    const Handle nan = t.op("scalar_tensor", read, finite(1).nan(1), {{"s", std::nan("")}});
+    const Handle loss = t.op("where", {{"condition", below, ArgRole::kMask}, {"self", nan}, {"other", log}}, finite(1).nan(1));
+    t.mark(TensorRole::kLoss, "loss", loss);
+    t.end_step();
+    read = {{"s", loss}};
+  }
+  return analysis_of(t).findings.at(0);
+}
+
+TEST(GivenNumbers, a_nan_of_pytorchs_own_is_none_that_was_read_before) {
+  const Finding f = written_twice(true);
+  EXPECT_EQ(f.title, "logdet in mix: the determinant is negative");
+  EXPECT_EQ(f.part_of, "logdet");
+  EXPECT_EQ(f.place.op, "scalar_tensor");
+  EXPECT_EQ(f.occurrence_count, 2u);
+  EXPECT_EQ(f.bad_steps.anew, 2u);
+  const Finding own = written_twice(false);
+  EXPECT_EQ(own.part_of, "");
+  EXPECT_EQ(own.bad_steps.anew, 1u);
+}
+
 TEST(GivenNumbers, an_infinite_learning_rate_is_no_overflow) {
   for (const Numbers& out : {finite(8).inf(8), finite(8).inf(7).nan(1)}) {
     const Analysis a = updated(-kInf, out);

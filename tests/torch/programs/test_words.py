@@ -157,6 +157,33 @@ def test_bf16_is_no_cure_of_a_pole(op, scale, level, tmp_path):
     assert_silent(at_zero(op, zero=False, scale=scale), tmp_path, level, steps=12)
 
 
+def with_determinant(sign):
+    def build():
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+
+        def step(i):
+            x, y = data()
+            opt.zero_grad()
+            loss = F.cross_entropy(net(x), y) + torch.logdet(torch.diag(torch.tensor([sign, 1.0])))
+            loss.backward()
+            opt.step()
+            assert math.isnan(loss.item()) == (sign < 0)  # which programs print
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_negative_determinant_is_told_as_logdet_of_each_step(level, tmp_path):
+    said = told(with_determinant(-1.0), tmp_path, level, steps=4)
+    assert said.first["title"].startswith("logdet") and said.first["part_of"] == "logdet", said.show()
+    bad = said.first["bad_steps"]
+    assert bad["anew"] + bad["unwatched"] == bad["count"] == 4, bad
+    assert_silent(with_determinant(1.0), tmp_path, level, steps=4)
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_one_over_x_is_told_as_a_division_with_what_made_x(level, tmp_path):
     said = told(at_zero(lambda z: 1 / z), tmp_path, level, steps=8)

@@ -29,7 +29,8 @@ std::optional<Diagnosis> diagnose_no_answer(const Case& c) {
                                    [&](const ArgSnapshot& out) { return c.text(out.slot) == kLogOfDeterminant; });
     Diagnosis d;
     if (sign != op.outputs.end()) {
-      d.title = fmt::format("The logarithm of a determinant{}: it is negative", place);
+      d.title = fmt::format("logdet{}: the determinant is negative", place);
+      d.part_of = "logdet";
       d.cause = "log of a negative determinant";
       d.explanation = "logdet has no answer where the determinant is below 0: PyTorch gives NaN.";
       d.evidence.push_back(fmt::format("{} gave the sign -1.", c.text(op.op)));
