@@ -244,8 +244,8 @@ Finding derivative_of_log(const std::string& site) {
 
 TEST(Cures, of_a_division_that_is_the_derivative_of_log_speak_of_log) {
   const Finding f = derivative_of_log("m.py:23");
-  EXPECT_EQ(f.title, "div in <loss>: the derivative of log at 0");
-  EXPECT_TRUE(says(f, "In loss it gave 2 -Inf of 8")) << text_of(f);
+  EXPECT_EQ(f.title, "div in <loss>: the derivative of log is infinite at 0");
+  EXPECT_TRUE(says(f, "In loss log gave 2 -Inf of 8")) << text_of(f);
   EXPECT_EQ(advice_of(f), "clamp-input ");
   const Finding own = derivative_of_log("m.py:30");
   EXPECT_EQ(own.title, "div in <loss>: 0/0");

@@ -66,7 +66,8 @@ struct OriginContext {
   // Where backward made what can be singular, through views and in-place writes: the op that made it, and the one forward
   // op whose results alone it was made of. 0: not so. Where it is such a result itself, or a view of one, the second alone.
   StringId pole_maker = 0, pole_of = 0, pole_site = 0;  // pole_site: the line of pole_of
-  // Backward divides by what this forward op of the same line was given: log and the like, whose derivative that is.
+  // Of backward: the forward op of the same line whose derivative this is a part of. It divides by what log was given,
+  // or by what sqrt gave.
   std::optional<OpSnapshot> derivative_of;
   std::optional<ArgSnapshot> ignored_labels;  // of the loss that is divided: there is no other label
 };

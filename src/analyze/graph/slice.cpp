@@ -55,25 +55,79 @@ void trace_pole(OriginContext& context, const OpInfo& info, const Names& names, 
   context.pole_site = forward->call_site;
 }
 
-// The forward op of the line of a division in backward that took the logarithm of what is divided by.
-std::optional<OpSnapshot> derived_logarithm(const OriginContext& context, const OpInfo& info, Names& names, ValueTable& values,
-                                            const OpRing& ring) {
-  if (info.bound != Bound::kQuotient) return std::nullopt;
-  const auto pole = std::find_if(context.op.inputs.begin(), context.op.inputs.end(),
+// Values of forward that a value of backward is computed of, by ops of one line; empty: a gradient is among them, or too
+// much to follow.
+std::vector<ValueId> saved_for(ValueId id, StringId call_site, ValueTable& values, const OpRing& ring) {
+  std::vector<ValueId> open = {id}, saved;
+  for (std::size_t i = 0; i < open.size(); ++i) {
+    const Value* value = values.find(open[i]);
+    const RecentOp* maker = value == nullptr ? nullptr : ring.find(values.producer_of(*value));
+    if (maker == nullptr || maker->phase != Phase::kBackward) {
+      if (std::find(saved.begin(), saved.end(), open[i]) == saved.end()) saved.push_back(open[i]);
+      continue;
+    }
+    if (maker->call_site != call_site || open.size() + maker->inputs > kMaxSlice) return {};
+    for (std::uint32_t input = 0; input < maker->inputs; ++input) open.push_back(ring.input(*maker, input).value);
+  }
+  return saved;
+}
+
+// Whether the derivative of an op has a pole in this value: what it was given, or its result.
+bool has_derivative_pole(const RecentOp& op, ValueId value, Names& names, const OpRing& ring) {
+  const OpInfo& forward = names.op(op.op);
+  if (forward.bound == Bound::kQuotient) return false;
+  const OpInfo& backward = op_info(std::string(forward.name) + "_backward");
+  const bool of_result = is_pole_slot(backward, "result");
+  for (std::uint32_t i = 0; i < op.inputs; ++i) {
+    const std::string& slot = names.text(ring.input(op, i).slot);
+    const bool pole = is_pole_slot(backward, slot) || (forward.pole == Pole::kNonPositive && is_pole_slot(forward, slot));
+    if (pole && ring.input(op, i).value == value) return true;
+  }
+  for (std::uint32_t i = 0; i < op.outputs; ++i)
+    if (of_result && ring.output(op, i).value == value) return true;
+  return false;
+}
+
+bool takes_all(const RecentOp& op, const std::vector<ValueId>& wanted, const OpRing& ring) {
+  return std::all_of(wanted.begin(), wanted.end(), [&](ValueId id) {
+    for (std::uint32_t i = 0; i < op.inputs; ++i)
+      if (ring.input(op, i).value == id) return true;
+    return false;
+  });
+}
+
+// The forward op of the line of an op of backward whose derivative that is a part of: by its pole, or where nothing but
+// numbers of forward met, as the one op that was given them all.
+std::optional<OpSnapshot> derived_of(const OriginContext& context, const OpInfo& info, Names& names, ValueTable& values,
+                                     const OpRing& ring) {
+  const OpSnapshot& origin = context.op;
+  if (!forward_op(names.text(origin.op)).empty()) return std::nullopt;  // its name says it
+  const auto pole = std::find_if(origin.inputs.begin(), origin.inputs.end(),
                                  [&](const ArgSnapshot& arg) { return is_pole_slot(info, names.text(arg.slot)); });
-  if (pole == context.op.inputs.end()) return std::nullopt;
-  for (std::uint64_t back = 1; back <= OpRing::kOps && back <= context.op.seq; ++back) {
-    const RecentOp* op = ring.find(context.op.seq - back);
-    if (op == nullptr || op->step != context.op.step) return std::nullopt;
-    if (op->phase == Phase::kBackward || op->call_site != context.op.call_site) continue;
-    const OpInfo& forward = names.op(op->op);
-    if (forward.pole != Pole::kNonPositive) continue;
-    for (std::uint32_t input = 0; input < op->inputs; ++input) {
-      const OpArg& arg = ring.input(*op, input);
-      if (arg.value == pole->value && is_pole_slot(forward, names.text(arg.slot))) return snapshot(*op, values, ring);
+  const bool has_pole = pole != origin.inputs.end();
+  std::vector<ValueId> saved;
+  if (has_pole) {
+    saved = saved_for(pole->value, origin.call_site, values, ring);
+  } else {
+    for (const ArgSnapshot& arg : origin.inputs) {
+      const std::vector<ValueId> more = saved_for(arg.value, origin.call_site, values, ring);
+      if (more.empty()) return std::nullopt;
+      for (const ValueId one : more)
+        if (std::find(saved.begin(), saved.end(), one) == saved.end()) saved.push_back(one);
     }
   }
-  return std::nullopt;
+  if (has_pole ? saved.size() != 1 : saved.size() < 2 || origin.call_site == 0) return std::nullopt;
+  const RecentOp* found = nullptr;
+  for (std::uint64_t back = 1; back <= OpRing::kOps && back <= origin.seq; ++back) {
+    const RecentOp* op = ring.find(origin.seq - back);
+    if (op == nullptr || op->step != origin.step) break;
+    if (op->phase == Phase::kBackward || op->call_site != origin.call_site) continue;
+    if (has_pole && has_derivative_pole(*op, saved.front(), names, ring)) return snapshot(*op, values, ring);
+    if (has_pole || !takes_all(*op, saved, ring)) continue;
+    if (found != nullptr || op->op == origin.op) return std::nullopt;  // which, or the same again: a checkpoint's
+    found = op;
+  }
+  return found == nullptr ? std::nullopt : std::optional(snapshot(*found, values, ring));
 }
 
 // The labels of a loss that was added up and is divided now, where each of them is ignored.
@@ -180,7 +234,7 @@ std::unique_ptr<OriginContext> capture(const OpInView& op, Names& names, ValueTa
 
   if (origin.phase == Phase::kBackward) {
     trace_pole(*context, *op.info, names, values, ring);
-    context->derivative_of = derived_logarithm(*context, *op.info, names, values, ring);
+    context->derivative_of = derived_of(*context, *op.info, names, values, ring);
   } else if (op.info->bound == Bound::kQuotient) {
     context->ignored_labels = ignored_labels(*context, names, values, ring);
   } else if (op.info->has(kWritesConstant)) {

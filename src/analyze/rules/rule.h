@@ -34,6 +34,7 @@ std::span<const Rule> all_rules();  // first match wins; the last always matches
 // Words several rules use.
 std::string made_text(const Case& c);                         // "addcdiv_ made 600 NaN and 40 Inf of 2048"
 std::string pole_words(const Case& c);                        // "0/0", "log of 0", "sqrt has no finite derivative at 0"
+std::string derivative_text(const Case& c);  // "the derivative of sqrt", of which the op is a part; "": of none
 std::string pole_count_text(const Case& c);                   // "tensor2 holds 640 zeros of 2048"
 std::string arg_text(const Case& c, const ArgSnapshot& arg);  // "tensor1 (fc1.weight.exp_avg)"
 std::string range_text(const Case& c);  // "Finite inputs; largest magnitudes: self 131, mat2 4.2."

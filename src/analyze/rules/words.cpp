@@ -31,6 +31,10 @@ bool adds_masks(const Case& c) {
 
 namespace {
 
+std::string infinite_derivative(std::string_view of, std::string_view at = "0") {
+  return fmt::format("the derivative of {} is infinite at {}", of, at);
+}
+
 // Of x ** p, whose exponent is known less `lowered`: PyTorch's derivative is made of x ** (p - 1).
 std::string derivative_of_power(const Case& c, double lowered) {
   std::optional<double> exponent;
@@ -40,8 +44,23 @@ std::string derivative_of_power(const Case& c, double lowered) {
       if (!exponent && c.text(operand.slot) == "exponent") exponent = operand.number;
     }
   }
-  if (!exponent || *exponent + lowered == 0) return "the derivative of a power is infinite at 0";
-  return fmt::format("the derivative of x ** {} is infinite at 0", number(*exponent + lowered));
+  if (!exponent || *exponent + lowered == 0) return infinite_derivative("a power");
+  return infinite_derivative("x ** " + number(*exponent + lowered));
+}
+
+std::string_view pole_of_derivative(const OpInfo& forward) {
+  switch (op_info(std::string(forward.name) + "_backward").pole) {
+    case Pole::kUnitBackward:
+      return "1 or -1";
+    case Pole::kBelowOneBackward:
+      return "1";
+    case Pole::kMinusOne:
+      return "-1";
+    case Pole::kZeroOne:
+      return "0 or 1";
+    default:
+      return "0";
+  }
 }
 
 }  // namespace
@@ -49,7 +68,8 @@ std::string derivative_of_power(const Case& c, double lowered) {
 std::string pole_words(const Case& c) {
   const std::string forward = forward_op(c.op());
   const std::string_view name = c.info->name;
-  if (c.context->derivative_of) return fmt::format("the derivative of {} at 0", c.names.op(c.context->derivative_of->op).name);
+  const OpInfo* derived = c.context->derivative_of ? &c.names.op(c.context->derivative_of->op) : nullptr;
+  if (derived != nullptr && derived->pole != Pole::kPower) return infinite_derivative(derived->name, pole_of_derivative(*derived));
   switch (c.info->pole) {
     case Pole::kLabels:
       return "0/0";
@@ -82,6 +102,11 @@ std::string pole_words(const Case& c) {
   if (c.info->pole == Pole::kZero && of_one_input)
     return forward.empty() ? "a division by 0" : fmt::format("{} has no finite derivative at 0", forward);
   return c.output->stats.inf() == 0 ? "0/0" : c.output->stats.nan == 0 ? "division by 0" : "division by 0 and 0/0";
+}
+
+std::string derivative_text(const Case& c) {
+  if (!c.context->derivative_of) return "";
+  return fmt::format("the derivative of {}", c.names.op(c.context->derivative_of->op).name);
 }
 
 std::string pole_count_text(const Case& c) {
@@ -218,7 +243,8 @@ bool divides_by_number_0(const Case& c) {
 std::vector<std::string> denominator_advice(const Case& c) {
   const std::string_view name = c.info->name;
   if (divides_by_number_0(c)) return {"look-at-divisor"};
-  if (c.context->derivative_of) return logarithm_advice(c);
+  const std::optional<OpSnapshot>& derived = c.context->derivative_of;
+  if (derived && c.names.op(derived->op).pole == Pole::kNonPositive) return logarithm_advice(c);
   // Of sqrt's gradient, and of the derivative that PyTorch makes of plain ops: g / (2 y).
   const std::vector<OpSnapshot>& slice = c.context->slice;
   const auto root = std::find_if(slice.begin(), slice.end(),

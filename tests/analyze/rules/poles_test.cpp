@@ -58,6 +58,52 @@ TEST(Poles, of_a_power_are_those_of_its_derivative_in_backward) {
             "clean\n");
 }
 
+// Autograd makes the derivative of forward's op of plain arithmetic, at that op's line.
+Finding derived(const std::string& site, const std::string& op) {
+  TraceBuilder t;
+  t.in("net").called_from("m.py:3");
+  const Numbers numbers = finite(8).range(0, 2);
+  Handle bad, x = t.value(op == "sqrt" ? finite(8).range(0, 4).zeros(1) : numbers);
+  if (op == "sqrt") {
+    const Handle root = t.op("sqrt", {{"self", x}}, finite(8).range(0, 2).zeros(1));
+    t.op("add", {{"self", root}}, numbers, {{"other", 1e-8}});
+    t.in("net", Phase::kBackward).called_from(site);
+    const Handle twice = t.op("mul", {{"self", root}}, finite(8).range(0, 4).zeros(1), {{"other", 2}});
+    bad = t.op("div", {{"self", t.value(numbers)}, {"other", twice}}, finite(8).nan(1));
+  } else if (op == "acosh") {
+    t.op("acosh", {{"self", x}}, numbers);
+    t.in("net", Phase::kBackward).called_from(site);
+    const Handle square = t.op("mul", {{"self", x}, {"other", x}}, numbers);
+    bad = t.op("rsqrt", {{"self", t.op("sub", {{"self", square}}, finite(8).range(0, 4).zeros(1), {{"other", 1}})}}, finite(8).inf(1));
+  } else {
+    const auto mask = [&] { return t.op("full", {}, finite(8).neg_inf(1), {{"fill_value", -std::numeric_limits<double>::infinity()}}); };
+    const Handle a = mask(), b = mask();
+    t.op("logaddexp", {{"self", a}, {"other", b}}, finite(8).neg_inf(1));
+    t.in("net", Phase::kBackward).called_from(site);
+    bad = t.op("sub", {{"self", b}, {"other", a}}, finite(8).nan(1));
+  }
+  t.mark(TensorRole::kBoundaryGradient, "fc.weight", bad);
+  t.end_step();
+  return analysis_of(t).findings.at(0);
+}
+
+TEST(Poles, in_a_formula_of_autograds_are_those_of_the_op_whose_derivative_it_takes) {
+  const auto told = [](const std::string& op, const std::string& site = "m.py:3") {
+    const Finding f = derived(site, op);
+    return f.title + "; " + f.part_of;
+  };
+  EXPECT_EQ(told("sqrt"), "div in net: the derivative of sqrt is infinite at 0; the derivative of sqrt");
+  EXPECT_EQ(told("acosh"), "rsqrt in net: the derivative of acosh is infinite at 1; the derivative of acosh");
+  EXPECT_EQ(told("logaddexp"),
+            "sub in net: the derivative of logaddexp turns infinities of a mask into NaN; the derivative of logaddexp");
+  EXPECT_EQ(advice_of(derived("m.py:3", "sqrt")), "eps-in-sqrt ");
+  EXPECT_EQ(advice_of(derived("m.py:3", "acosh")), "clamp-above-1 ");
+  // Their twins are what a program computes in a backward of its own.
+  EXPECT_EQ(told("sqrt", "m.py:9"), "div in net: 0/0; ");
+  EXPECT_EQ(told("acosh", "m.py:9"), "rsqrt in net: rsqrt of 0; ");
+  EXPECT_EQ(told("logaddexp", "m.py:9"), "sub in net turns infinities of a mask into NaN; ");
+}
+
 TEST(Poles, of_a_weight_of_direction_and_length_are_directions_of_zeros) {
   for (const bool empty_row : {true, false}) {
     TraceBuilder t;

@@ -157,6 +157,23 @@ def test_bf16_is_no_cure_of_a_pole(op, scale, level, tmp_path):
     assert_silent(at_zero(op, zero=False, scale=scale), tmp_path, level, steps=12)
 
 
+DERIVATIVES = {
+    "sqrt": (torch.sqrt, "aten::div", "0"),
+    "acosh": (lambda z: torch.acosh(z + 1), "aten::rsqrt", "1"),
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", DERIVATIVES)
+def test_what_autograd_computes_is_told_as_the_derivative_of_the_function_of_the_line(name, level, tmp_path):
+    op, made_by, pole = DERIVATIVES[name]
+    said = told(at_zero(op), tmp_path, level, steps=8)
+    assert said.what[1:3] == (made_by, "backward"), said.show()
+    assert f": the derivative of {name} is infinite at {pole}" in said.first["title"], said.show()
+    assert said.first["part_of"] == f"the derivative of {name}", said.show()
+    assert_silent(at_zero(op, zero=False), tmp_path, level, steps=8)
+
+
 def with_determinant(sign):
     def build():
         net = Net()

@@ -128,6 +128,12 @@ Diagnosis without_weight(const Case& c, const ArgSnapshot& weights, const std::s
   return d;
 }
 
+std::string finite_but_for_derivative(const std::string& forward, const Case& c) {
+  const bool infinite = c.output->stats.inf() > 0;
+  return fmt::format("The forward {} is finite, its derivative is not: {}.{}", forward, made_text(c),
+                     infinite ? " The next op of backward turns Inf into NaN where it multiplies by 0." : "");
+}
+
 std::optional<Diagnosis> diagnose_divide_by_zero(const Case& c) {
   if (c.is_op()) {
     if (const ArgSnapshot* shown = unguarded(c)) return without_guard(c, *shown);
@@ -171,20 +177,22 @@ std::optional<Diagnosis> diagnose_divide_by_zero(const Case& c) {
   }
   const std::string forward = forward_op(c.op());
   if (c.context->derivative_of) {
-    const OpSnapshot& log = *c.context->derivative_of;
+    const OpSnapshot& of = *c.context->derivative_of;
+    const ArgSnapshot* out = of.outputs.empty() ? nullptr : &of.outputs.front();
+    const bool infinite = out != nullptr && out->known && out->stats.inf() > 0;
     d.title = fmt::format("{}: {}", place, pole_words(c));
-    d.explanation = fmt::format("The derivative divides by what {} was given, which is 0. {} of finite inputs.",
-                                c.text(log.op), made_text(c));
-    const ArgSnapshot* out = log.outputs.empty() ? nullptr : &log.outputs.front();
-    if (out != nullptr && out->known && out->stats.inf() > 0)
-      d.explanation += fmt::format(" In {} it gave {}, which did no harm there.", phase_name(log.phase),
+    d.part_of = derivative_text(c);
+    d.explanation = c.names.op(of.op).pole == Pole::kNonPositive
+                        ? fmt::format("The derivative divides by what {} was given, which is 0. {} of finite inputs.",
+                                      c.text(of.op), made_text(c))
+                    : infinite ? fmt::format("{} of finite inputs.", made_text(c))
+                               : finite_but_for_derivative(c.text(of.op), c);
+    if (infinite)
+      d.explanation += fmt::format(" In {} {} gave {}, which did no harm there.", phase_name(of.phase), c.text(of.op),
                                    bad_count_text(out->stats.nan, out->stats.pos_inf, out->stats.neg_inf, out->stats.numel));
   } else if (!forward.empty() && c.info->name != "div_backward") {
     d.title = fmt::format("{}: {}", place, pole_words(c));
-    d.explanation = fmt::format(
-        "The forward {} is finite, its derivative is not: {}. The next op of backward turns Inf into NaN where it "
-        "multiplies by 0.",
-        forward, made_text(c));
+    d.explanation = finite_but_for_derivative(forward, c);
   } else {
     d.title = fmt::format("{}: {}", place, pole_words(c));
     d.explanation = fmt::format("{} of finite inputs.", made_text(c));

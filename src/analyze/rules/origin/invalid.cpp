@@ -79,8 +79,10 @@ Diagnosis indeterminate(const Case& c, const std::string& place) {
                                 made_text(c));
     d.advice = {"keep-one-key"};
   } else {
-    d.title = fmt::format("{} turns infinities of a mask into NaN", place);
-    d.cause = "0 * Inf or Inf - Inf, of the infinities of a mask";
+    d.part_of = derivative_text(c);
+    const bool derived = !d.part_of.empty();
+    d.title = fmt::format("{}{} turns infinities of a mask into NaN", place, derived ? ": " + d.part_of : "");
+    d.cause = (derived ? d.part_of + ": " : "") + "0 * Inf or Inf - Inf, of the infinities of a mask";
     d.explanation =
         fmt::format("The infinities were written on purpose{}, but 0 * Inf and Inf - Inf have no value. {}.",
                     masked_by_text(c), made_text(c));
