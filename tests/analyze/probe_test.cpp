@@ -157,7 +157,7 @@ TEST(Probes, conclude_nothing_where_the_op_could_not_be_computed_again) {
   EXPECT_EQ(table(overflow({kSame})), "overflow | mul | act | forward | step 0 | appear | observed\n");
 }
 
-// exp overflows fp16: the rule advises to clamp its argument, fp32 and bf16.
+// exp overflows fp16: the rule advises fp32, bf16, and to clamp its argument.
 Analysis tried_remedies(const std::vector<std::pair<std::string, bool>>& trials) {
   TraceBuilder t;
   const Handle x = t.value(finite().as(DType::kF16).range(-12, 12));
@@ -182,7 +182,7 @@ std::string advice_of(const Analysis& a) {
 }
 
 TEST(Remedies, that_were_not_tried_are_advised_as_the_rule_has_them) {
-  EXPECT_EQ(advice_of(tried_remedies({})), "clamp-input: not tried\nfp32-compute: not tried\nbf16: not tried\n");
+  EXPECT_EQ(advice_of(tried_remedies({})), "fp32-compute: not tried\nbf16: not tried\nclamp-input: not tried\n");
 }
 
 TEST(Remedies, that_came_out_finite_go_first_and_those_that_did_not_are_no_advice) {
@@ -197,14 +197,14 @@ TEST(Remedies, that_the_rule_did_not_think_of_are_advised_where_none_of_its_own_
   const std::vector<std::pair<std::string, bool>> none = {
       {"clamp-input: x", false}, {"fp32-compute: x", false}, {"bf16: x", false}};
   EXPECT_EQ(advice_of(tried_remedies({{"finite-mask: x", true}})),
-            "clamp-input: not tried\nfp32-compute: not tried\nbf16: not tried\n");
+            "fp32-compute: not tried\nbf16: not tried\nclamp-input: not tried\n");
   auto other = none;
   other.emplace_back("finite-mask: x", true);
   other.emplace_back("guard-value: x", false);
   other.emplace_back("of no table: x", true);
-  EXPECT_EQ(advice_of(tried_remedies(none)), "clamp-input: failed\nfp32-compute: failed\nbf16: failed\n");
+  EXPECT_EQ(advice_of(tried_remedies(none)), "fp32-compute: failed\nbf16: failed\nclamp-input: failed\n");
   EXPECT_EQ(advice_of(tried_remedies(other)),
-            "finite-mask: finite\nclamp-input: failed\nfp32-compute: failed\nbf16: failed\n");
+            "finite-mask: finite\nfp32-compute: failed\nbf16: failed\nclamp-input: failed\n");
   other.front().second = true;
   EXPECT_EQ(advice_of(tried_remedies(other)), "clamp-input: finite\nfp32-compute: failed\nbf16: failed\n");
 }

@@ -87,14 +87,20 @@ def penalty(out, x, on, numbers):
 
 def exponential(out, x, on, numbers):
     h = (out + 12 * (1 - on)).half()
-    e = torch.exp(h.clamp(max=numbers[0]) if numbers else h)
+    e = torch.exp(h if numbers is None else h.float())
     return e.float().mean() * 1e-3
 
 
 def exponential_and_product(out, x, on, numbers):
     h = (out + 12 * (1 - on)).half()
+    e = torch.exp(h if numbers is None else h.float())
+    return (e * 16).float().mean() * 1e-6
+
+
+def exponential_beyond_fp32(out, x, on, numbers):
+    h = (out + 100 * (1 - on)).half()
     e = torch.exp(h.clamp(max=numbers[0]) if numbers else h)
-    return (e * 16).float().mean() * 1e-3
+    return e.float().mean() * 1e-3
 
 
 def attention(out, x, on, numbers):
@@ -144,8 +150,9 @@ FAULTS = {
     "0 by 0, layer after layer": Fault(means, "aten::div", "guard-denominator"),
     "the second derivative of a root at 0": Fault(penalty_by_hand, "aten::div", "eps-in-sqrt", ("builtin-norm",)),
     "the second derivative of a norm at 0": Fault(penalty, "aten::div", "eps-in-sqrt"),
-    "an exponential beyond fp16": Fault(exponential, "aten::exp", "clamp-input"),
-    "an exponential whose next product passes fp16": Fault(exponential_and_product, "aten::exp", "clamp-input"),
+    "an exponential beyond fp16": Fault(exponential, "aten::exp", "fp32-compute"),
+    "an exponential whose next product passes fp16": Fault(exponential_and_product, "aten::exp", "fp32-compute"),
+    "an exponential beyond fp32": Fault(exponential_beyond_fp32, "aten::exp", "clamp-input"),
     "a row that is masked as a whole": Fault(attention, "aten::_softmax", "keep-one-key"),
     "a logarithm of a softmax": Fault(log_of_softmax, "aten::log", "log-softmax"),
     "a root of a negative number": Fault(power, "aten::pow", "clamp-input"),

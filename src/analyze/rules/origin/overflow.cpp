@@ -175,14 +175,17 @@ std::optional<Diagnosis> diagnose_overflow(const Case& c) {
     d.why.emplace_back(d.advice.front(), why);
     return d;
   }
+  // A limit takes the signal out of results that a wider format holds.
+  const bool limited = exponential && wide == Fit::kYes;
+  if (limited) std::erase(d.advice, "clamp-input");
   d.advice.emplace_back("fp32-compute");
   d.why.emplace_back("fp32-compute",
                      wide == Fit::kYes
                          ? fmt::format("The results fit fp32; only {} cannot hold them.", dtype_name(c.stored))
                          : "The results may fit fp32: how large they are was not recorded.");
-  if (c.stored != DType::kF16) return d;
-  d.advice.emplace_back("bf16");
-  if (wide == Fit::kUnknown)
+  if (c.stored == DType::kF16) d.advice.emplace_back("bf16");
+  if (limited) d.advice.emplace_back("clamp-input");
+  if (c.stored == DType::kF16 && wide == Fit::kUnknown)
     d.why.emplace_back("bf16", "bf16 has the range of fp32; whether that is enough was not recorded.");
   return d;
 }
