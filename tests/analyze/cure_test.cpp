@@ -227,6 +227,24 @@ TEST(Cures, of_log_are_one_with_a_softmax_or_a_sigmoid_only_where_that_made_its_
   EXPECT_EQ(advice_of(log_of({"sigmoid", "div"})), "clamp-input ");
 }
 
+// log of a sum of exponentials, of which some are 0: of exponents that are too small, or of a mask.
+Finding log_of_exponentials(const Numbers& exponents) {
+  TraceBuilder t;
+  const Handle e = t.in("<loss>", Phase::kLoss).op("exp", {{"self", t.value(exponents)}}, finite().range(0, 1).zeros(4));
+  const Handle p = t.op("mul", {{"self", e}, {"other", t.value(finite().range(0.1, 0.5))}}, finite().range(0, 1).zeros(4));
+  const Handle s = t.op("sum", {{"self", p}}, finite(2).range(0, 1).zeros(1));
+  t.mark(TensorRole::kLoss, "loss", t.op("log", {{"self", s}}, finite(2).neg_inf(1)));
+  t.end_step();
+  return analysis_of(t).findings.at(0);
+}
+
+TEST(Cures, of_log_stay_in_logarithms_where_exponentials_too_small_for_their_format_made_its_argument) {
+  const Finding f = log_of_exponentials(finite().range(-900, 1));
+  EXPECT_TRUE(says(f, "4 of 8 results of exp are 0")) << text_of(f);
+  EXPECT_EQ(advice_of(f), "logsumexp clamp-input ");
+  EXPECT_EQ(advice_of(log_of_exponentials(finite().range(-2, 1).neg_inf(4))), "clamp-input ");
+}
+
 TEST(Cures, of_xlogy_are_those_of_a_logarithm) {
   EXPECT_EQ(advice_of(log_of({"relu"}, "xlogy")), "clamp-input ");
 }

@@ -20,6 +20,15 @@ const OpSnapshot* maker_of(const Case& c, const ArgSnapshot& arg) {
   return known ? &c.context->slice[static_cast<std::size_t>(arg.producer)] : nullptr;
 }
 
+const OpSnapshot* lost_exponentials(const Case& c) {
+  const auto& slice = c.context->slice;
+  const auto op = std::find_if(slice.begin(), slice.end(), [&](const OpSnapshot& one) {
+    return c.names.op(one.op).bound == Bound::kExp && !one.outputs.empty() && !one.inputs.empty() &&
+           one.inputs.front().stats.neg_inf == 0 && one.outputs.front().stats.zero > 0;
+  });
+  return op == slice.end() ? nullptr : &*op;
+}
+
 bool adds_masks(const Case& c) {
   const double lowest = -0.99 * format_limits(c.stored).max_finite;
   const std::vector<ArgSnapshot>& inputs = c.context->op.inputs;
@@ -218,6 +227,7 @@ std::vector<std::string> logarithm_advice(const Case& c) {
   if (is_masked_softmax(c)) return {"clamp-input"};  // whose log_softmax is -Inf too
   if (is_made_by(c, [](const OpInfo& op) { return op.has(kSoftmax); })) return {"log-softmax", "clamp-input"};
   if (is_made_by(c, [](const OpInfo& op) { return op.name == "sigmoid"; })) return {"with-logits", "clamp-input"};
+  if (lost_exponentials(c) != nullptr) return {"logsumexp", "clamp-input"};
   return {"clamp-input"};
 }
 

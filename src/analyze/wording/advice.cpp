@@ -136,6 +136,10 @@ constexpr Row kRows[] = {
      "It never forms the logarithm of a probability that was rounded to 0."},
     {"log-softmax-fp32", "Take the loss of the logits in fp32: logits.float().",
      "A logarithm keeps few digits in 16 bits."},
+    {"logsumexp",
+     "Stay in logarithms: torch.logsumexp of the exponents, with the logarithms of weights and factors added to them, in "
+     "place of log(sum(exp)).",
+     "It never forms the exponentials that are too small for the format; a limit on their sum takes its gradient away."},
     {"look-at-divisor", "Look at where the number that it divides by comes from: it is 0 (a count, a number of ranks).",
      "It divides every element; a small constant beside it would only make the results huge."},
     {"look-at-other-ranks", "Look at the traces of the other ranks for this step.",
@@ -262,6 +266,9 @@ constexpr Formula kFormulas[] = {
     {"few-elements", "Skip groups of one element, or divide by n instead of n - 1."},
     {"log-softmax", "Take log softmax in one: z - max(z) - log(sum(exp(z - max(z))))."},
     {"log-softmax-fp32", "Take the loss of the logits in fp32."},
+    {"logsumexp",
+     "Stay in logarithms: of exponents z, with the logarithms of weights and factors added to them, take "
+     "max(z) + log(sum(exp(z - max(z))))."},
     {"no-scaler-bf16", "Leave the loss scaler out."},
     {"part-eigenvalues",
      "Take a loss that does not depend on the vectors, or keep eigenvalues and singular values apart: add a small number to "

@@ -118,6 +118,13 @@ def log_of_softmax(out, x, on, numbers):
     return -logs[:, 0].mean() * 1e-2
 
 
+def log_of_exponentials(out, x, on, numbers):
+    """A mixture's likelihood of a row that lies far from all of its parts."""
+    z = -0.5 * (out - 40 * (1 - on)) ** 2
+    logs = torch.logsumexp(z - math.log(4), -1) if numbers is not None else torch.log((torch.exp(z) / 4).sum(-1))
+    return -logs.mean() * 1e-3
+
+
 def power(out, x, on, numbers):
     base = out.abs() * (1 if on else -1) + 0.1 * on
     return (base.clamp(min=numbers[0]) if numbers else base).pow(1.5).mean()
@@ -155,6 +162,7 @@ FAULTS = {
     "an exponential beyond fp32": Fault(exponential_beyond_fp32, "aten::exp", "clamp-input"),
     "a row that is masked as a whole": Fault(attention, "aten::_softmax", "keep-one-key"),
     "a logarithm of a softmax": Fault(log_of_softmax, "aten::log", "log-softmax"),
+    "a logarithm of exponentials": Fault(log_of_exponentials, "aten::log", "logsumexp"),
     "a root of a negative number": Fault(power, "aten::pow", "clamp-input"),
     "a constant that its format rounds to 0": Fault(lost_guard, "aten::log", "raise-eps"),
     "a cross entropy by hand": Fault(cross_entropy_by_hand, "aten::log", "with-logits"),

@@ -120,6 +120,17 @@ def _with_logits(call: Call) -> Iterator[Attempt]:
                   given=lambda p: _scores(p) - _scores(1 - p))
 
 
+def _logsumexp(call: Call) -> Iterator[Attempt]:
+    p = _argument(call, 0)
+    if p is None or bool((p < 0).any()):
+        return
+    base = {"log2": math.log(2), "log10": math.log(10)}.get(_name(call), 1.0)
+
+    def compute(func: Any, args: list[Any], kwargs: dict[str, Any]) -> _Tensor:
+        return torch.ops.aten.logsumexp.default(args[0].unsqueeze(-1), [-1]) / base
+    yield Attempt("logsumexp of exponents that have these sums", compute, given=_scores)
+
+
 def _scores(p: _Tensor) -> _Tensor:
     """Logarithms; of 0 that of a number that its format rounds to 0."""
     tiny = torch.finfo(p.dtype).smallest_normal
@@ -247,6 +258,7 @@ _QUOTIENTS = _of("div", "true_divide", "reciprocal", "rsqrt")
 ROWS = (
     Row("log-softmax", _log_softmax, _LOGS, backward=False),
     Row("with-logits", _with_logits, _LOGS, backward=False),
+    Row("logsumexp", _logsumexp, _LOGS, backward=False),
     Row("clamp-input", _clamped(float, _none, _guards), _LOGS | _of("sqrt", "pow"), backward=False),
     Row("clamp-input", _clamped(lambda c: c - 1, _none, lambda call: _INSIDE), _of("log1p"), backward=False),
     Row("clamp-input", _clamped(lambda c: c - 1, lambda c: 1 - c, lambda call: _INSIDE),

@@ -72,18 +72,15 @@ Diagnosis without_eps(const Case& c, bool zero_added) {
 
 // The zeros came of exponentials that are too small for their format.
 std::string lost_exponentials_text(const Case& c) {
-  for (const OpSnapshot& op : c.context->slice) {
-    if (c.names.op(op.op).bound != Bound::kExp || op.outputs.empty() || op.inputs.empty()) continue;
-    const ArgSnapshot& exponent = op.inputs.front();
-    const ValueStats& out = op.outputs.front().stats;
-    if (exponent.stats.neg_inf > 0 || out.zero == 0) continue;
-    const std::string site = op.call_site == 0 ? "" : fmt::format(" ({})", c.text(op.call_site));
-    const bool counted = exponent.known && exponent.stats.counted();
-    return fmt::format(" {} of {} results of {}{} are 0: their exponents{} are too small for {}.", out.zero, out.numel,
-                       c.text(op.op), site, counted ? fmt::format(", down to {},", number(exponent.stats.min)) : "",
-                       dtype_name(dtype_of(op.outputs.front(), c.names, op.compute_dtype)));
-  }
-  return "";
+  const OpSnapshot* op = lost_exponentials(c);
+  if (op == nullptr) return "";
+  const ArgSnapshot& exponent = op->inputs.front();
+  const ValueStats& out = op->outputs.front().stats;
+  const std::string site = op->call_site == 0 ? "" : fmt::format(" ({})", c.text(op->call_site));
+  const bool counted = exponent.known && exponent.stats.counted();
+  return fmt::format(" {} of {} results of {}{} are 0: their exponents{} are too small for {}.", out.zero, out.numel,
+                     c.text(op->op), site, counted ? fmt::format(", down to {},", number(exponent.stats.min)) : "",
+                     dtype_name(dtype_of(op->outputs.front(), c.names, op->compute_dtype)));
 }
 
 Diagnosis without_labels(const Case& c, const ArgSnapshot& labels) {
