@@ -335,15 +335,32 @@ TEST(Cures, of_a_divisor_that_is_one_number_of_the_programs_own_look_at_where_it
   }
 }
 
+// log of what is below 0: of `sigma`, a parameter if `trained`, past a view and a sum with another value.
+Finding log_of_parameter(bool trained, bool other_trained) {
+  TraceBuilder t;
+  const Handle sigma = t.value(finite().range(-0.4, 1)), other = t.value(finite().range(-0.4, 1));
+  if (trained) t.mark(TensorRole::kParameter, "sigma", sigma);
+  if (other_trained) t.mark(TensorRole::kParameter, "offset", other);
+  const Handle shown = t.in("weigh").op("expand", {{"self", sigma}}, finite().range(-0.4, 1));
+  const Handle sum = t.op("add", {{"self", shown}, {"other", other}}, finite().range(-0.8, 2), {{"alpha", 1}});
+  t.mark(TensorRole::kLoss, "loss", t.op("log", {{"self", sum}}, finite().nan(1)));
+  t.end_step();
+  return analysis_of(t).findings.at(0);
+}
+
 TEST(Cures, of_a_parameter_that_an_update_took_below_0_make_it_positive_by_what_it_is) {
-  for (const bool trained : {true, false}) {
-    TraceBuilder t;
-    const Handle sigma = t.value(finite().range(-0.4, 1));
-    if (trained) t.mark(TensorRole::kParameter, "sigma", sigma);
-    t.mark(TensorRole::kLoss, "loss", t.in("weigh").op("log", {{"self", sigma}}, finite().nan(1)));
-    t.end_step();
-    EXPECT_EQ(advice_of(analysis_of(t).findings.at(0)), trained ? "clamp-input learn-logarithm " : "clamp-input ");
+  for (const char* op : {"log", "sqrt", "pow"}) {
+    for (const bool trained : {true, false}) {
+      TraceBuilder t;
+      const Handle sigma = t.value(finite().range(-0.4, 1));
+      if (trained) t.mark(TensorRole::kParameter, "sigma", sigma);
+      t.mark(TensorRole::kLoss, "loss", t.in("weigh").op(op, {{"self", sigma}}, finite().nan(1), {{"exponent", 0.5}}));
+      t.end_step();
+      EXPECT_EQ(advice_of(analysis_of(t).findings.at(0)), trained ? "learn-logarithm " : "clamp-input ") << op;
+    }
   }
+  EXPECT_EQ(advice_of(log_of_parameter(true, true)), "learn-logarithm ");
+  EXPECT_EQ(advice_of(log_of_parameter(true, false)), "clamp-input ");
 }
 
 }  // namespace

@@ -150,6 +150,14 @@ std::optional<ArgSnapshot> ignored_labels(const OriginContext& context, Names& n
   return std::nullopt;
 }
 
+// A view of a parameter is one too.
+ArgSnapshot snapshot_of(const Value* value, const OpArg& arg, ValueTable& values) {
+  ArgSnapshot out = snapshot(value, arg);
+  const StorageInfo* home = value == nullptr ? nullptr : values.storage(value->storage);
+  out.is_parameter = out.is_parameter || (home != nullptr && home->parameter);
+  return out;
+}
+
 }  // namespace
 
 // PyTorch makes logdet of where(sign == -1, NaN, logabsdet), in this order. That NaN is given as a number, which counts
@@ -182,7 +190,7 @@ OpSnapshot snapshot(const RecentOp& op, ValueTable& values, const OpRing& ring) 
   for (std::uint32_t i = 0; i < std::min<std::uint32_t>(op.scalars, kMaxArgs); ++i) {
     out.scalars.push_back({ring.scalar(op, i).name, ring.scalar(op, i).value});
   }
-  auto take = [&](const OpArg& arg) { return snapshot(values.find(arg.value), arg); };
+  auto take = [&](const OpArg& arg) { return snapshot_of(values.find(arg.value), arg, values); };
   for (std::uint32_t i = 0; i < std::min<std::uint32_t>(op.inputs, kMaxArgs); ++i)
     out.inputs.push_back(take(ring.input(op, i)));
   for (std::uint32_t i = 0; i < std::min<std::uint32_t>(op.outputs, kMaxArgs); ++i)
@@ -222,7 +230,7 @@ std::unique_ptr<OriginContext> capture(const OpInView& op, Names& names, ValueTa
     origin.scalars.push_back({op.scalars[i].name, op.scalars[i].value});
   }
   for (std::size_t i = 0; i < std::min(op.inputs.size(), kMaxArgs); ++i)
-    origin.inputs.push_back(snapshot(op.in[i], op.inputs[i]));
+    origin.inputs.push_back(snapshot_of(op.in[i], op.inputs[i], values));
   bool found_bad = false;
   for (std::size_t i = 0; i < std::min(op.outputs.size(), kMaxArgs); ++i) {
     origin.outputs.push_back(snapshot(op.out[i], op.outputs[i]));

@@ -122,7 +122,8 @@ constexpr Row kRows[] = {
      "A fused kernel keeps what 16-bit operations hand on in fp32."},
     {"learn-logarithm",
      "Learn the parameter's logarithm (its exp is above 0 whatever an update does), or pass it through softplus.",
-     "An update takes a parameter across 0 as it comes; where a clamp holds it, it has no gradient."},
+     "An update takes a parameter across 0 as it comes. Where a clamp holds it, it has no gradient, and a likelihood no "
+     "bound."},
     {"leave-out-of-graph", "Leave this line out of the graph: put torch.compiler.disable on the function that has it.",
      "A fused kernel adds up in another order than the operations do one by one."},
     {"load-in-training", "Run it once more with num_workers=0 (the data made in the training process): then the line that makes them bad is "

@@ -220,6 +220,38 @@ def test_an_optimizer_of_fp16_is_tried_with_its_state_in_fp32(eps, fused, tmp_pa
     assert_silent(halves(eps, masters=True), tmp_path / "twin", LEVEL)
 
 
+def likelihood(by: str) -> Callable[[], Any]:
+    """Of a normal, whose scale is a parameter that the first step takes below 0. `by`: how it is read."""
+
+    def build() -> Any:
+        net = nn.Linear(6, 1)
+        net.scale = nn.Parameter(torch.full((1,), 0.0 if by == "logarithm" else 0.2))
+        opt = torch.optim.SGD(net.parameters(), lr=1.0 if by != "logarithm" else 1e-3)
+
+        def step(i: int) -> None:
+            x, _ = data()
+            opt.zero_grad()
+            out = net(x).squeeze(-1) * 0.01
+            scale = net.scale.exp() if by == "logarithm" else net.scale * out.sign() if by == "data" else net.scale
+            scale = scale.expand_as(out)
+            (scale.log() + 0.5 * (out / scale) ** 2).mean().backward()
+            opt.step()
+
+        return step, net, opt
+
+    return build
+
+
+def test_a_scale_that_is_trained_is_not_clamped_but_made_positive(tmp_path):
+    said = told(likelihood("itself"), tmp_path / "fault", LEVEL)
+    assert said.what[:2] == ("invalid", "aten::log"), said.show()
+    assert [(a["id"], a["on_these_numbers"]) for a in said.first["advice"]] == [("learn-logarithm", None)]
+    assert_silent(likelihood("logarithm"), tmp_path / "twin", LEVEL)
+    other = told(likelihood("data"), tmp_path / "other", LEVEL)
+    assert other.what[:2] == ("invalid", "aten::log"), other.show()
+    assert other.first["advice"][0]["id"] == "clamp-input", other.first["advice"]
+
+
 def test_what_no_wider_format_holds_is_not_advised_for_one(tmp_path):
     """fp16 passes 65504, and the product of what it would have been with itself passes fp32."""
 

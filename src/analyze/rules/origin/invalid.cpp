@@ -139,6 +139,19 @@ std::optional<Diagnosis> bad_constant(const Case& c, const std::string& place) {
   return std::nullopt;
 }
 
+// A parameter, or a view, a copy or a sum of nothing else.
+bool is_of_parameters(const Case& c, const ArgSnapshot& arg) {
+  if (arg.is_parameter) return true;
+  const OpSnapshot* op = maker_of(c, arg);
+  if (op == nullptr || op->inputs.empty()) return false;
+  const OpInfo& info = c.names.op(op->op);
+  const bool hands_on = info.has(kKeepsMask) && info.pole == Pole::kNone &&
+                        (info.bound == Bound::kCopy || info.bound == Bound::kSum || info.bound == Bound::kReduceSum);
+  return hands_on && std::all_of(op->inputs.begin(), op->inputs.end(), [&](const ArgSnapshot& in) {
+           return in.role == ArgRole::kIndex || is_of_parameters(c, in);
+         });
+}
+
 std::optional<Diagnosis> diagnose_invalid(const Case& c) {
   if (!c.is_op()) return std::nullopt;
   const std::string place = c.where().empty() ? c.op() : c.op() + " " + c.where();
@@ -191,9 +204,8 @@ std::optional<Diagnosis> diagnose_invalid(const Case& c) {
   d.evidence.push_back(fmt::format("{} runs from {} to {}.", arg_text(c, *c.pole), number(c.pole->stats.min),
                                    number(c.pole->stats.max)));
   add_if(d.evidence, c.element_text());
-  d.advice = {"clamp-input"};
-  const bool of_positive = pole == Pole::kNonPositive || pole == Pole::kNegative;
-  if (of_positive && !backward && c.pole->is_parameter) d.advice.emplace_back("learn-logarithm");
+  const bool of_positive = pole == Pole::kNonPositive || pole == Pole::kNegative || pole == Pole::kPower;
+  d.advice = {of_positive && !backward && is_of_parameters(c, *c.pole) ? "learn-logarithm" : "clamp-input"};
   return d;
 }
 
