@@ -39,6 +39,22 @@ TEST(Sources, a_finding_has_the_frames_of_its_call_site_and_the_class_of_its_mod
   EXPECT_EQ(f.frames[1].line, 30u);
 }
 
+TEST(Sources, of_an_op_in_a_backward_of_the_programs_own_autograd_is_told_how_to_run_it_in_fp32) {
+  for (const char* function : {"Mish.backward", "Net.forward"}) {  // else the derivative of an op of forward
+    TraceBuilder t;
+    t.frame("model.py:7", 0, "/data/me/model.py", 7, function, 6, "");
+    const Handle x = t.value(finite().as(DType::kF16).range(-300, 300));
+    const Handle g = t.in("net", Phase::kBackward).called_from("model.py:7")
+                         .op("mul", {{"self", x}, {"other", x}}, finite().as(DType::kF16).inf(1));
+    t.mark(TensorRole::kBoundaryGradient, "net.weight", g);
+    t.end_step();
+    const Advice cure = analysis_of(t).findings.at(0).advice.at(0);
+    EXPECT_EQ(cure.id, "fp32-compute");
+    EXPECT_EQ(cure.text.find("torch.amp.custom_bwd") != std::string::npos, function == std::string("Mish.backward"))
+        << cure.text;
+  }
+}
+
 TEST(Sources, a_stack_of_another_step_is_not_the_findings) {
   TraceBuilder t;
   t.frame("model.py:7", 0, "/data/me/model.py", 7, "Net.forward", 7, "");

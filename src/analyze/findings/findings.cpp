@@ -498,6 +498,9 @@ Finding collapse_under_fault(const Finding& fault, const ScalerWatch::CollapseSt
   f.title = fault.title + "; " + f.title;
   f.explanation += " " + fault.explanation;
   if (!fault.cause.empty()) f.cause = fault.cause + "; the loss scale collapsed because of it";
+  std::erase_if(f.advice, [&](const Advice& own) {
+    return std::any_of(fault.advice.begin(), fault.advice.end(), [&](const Advice& one) { return one.id == own.id; });
+  });
   f.advice.insert(f.advice.begin(), fault.advice.begin(), fault.advice.end());
   return f;
 }

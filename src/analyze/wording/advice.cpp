@@ -17,6 +17,11 @@ struct Row {
 
 constexpr std::string_view kOfFp16 = "(fp16: 1e-4)";  // a constant that depends on the format
 
+constexpr std::string_view kFp32 = "fp32-compute";
+constexpr std::string_view kFunctionInFp32 =
+    "Run this op in fp32: where autocast is on, put torch.amp.custom_fwd(device_type=..., cast_inputs=torch.float32) on the "
+    "forward of its autograd.Function and torch.amp.custom_bwd(device_type=...) on the backward.";
+
 constexpr Row kRows[] = {
     {"backward-outside", "Leave the autocast block before backward() is called.",
      "Backward runs in the formats that forward chose."},
@@ -349,6 +354,18 @@ void fit_to_format(Advice& advice, DType stored) {
   if (at == std::string::npos || stored == DType::kF16 || !is_floating(stored) || dtype_size(stored) < 2) return;
   // Its square root and its inverse are sound numbers of each of these formats too.
   advice.text.replace(at, kOfFp16.size(), fmt::format("({}: {})", dtype_name(stored), stored == DType::kF64 ? "1e-12" : "1e-8"));
+}
+
+void fit_to_function(Finding& finding) {
+  const OpPlace& at = finding.place;
+  // The derivative of an op of forward has the frames of that op.
+  const bool of_layer = at.phase == Phase::kBackward && at.module && !at.module->starts_with('<');
+  if (!of_layer || finding.frames.empty() || !finding.frames.front().function.ends_with(".backward")) return;
+  for (Advice& advice : finding.advice) {
+    if (advice.id != kFp32) continue;
+    const std::string told = make_advice(kFp32).text;
+    if (advice.text.starts_with(told)) advice.text.replace(0, told.size(), kFunctionInFp32);
+  }
 }
 
 void name_no_functions_of_pytorch(std::vector<Finding>& findings) {

@@ -200,6 +200,7 @@ TEST(Collapse, of_a_scale_that_halves_without_end_is_told_with_the_origin_undern
   EXPECT_EQ(table(a), "scaler_collapse | mul_backward | fc | backward | step 0 | appear | observed\n");
   EXPECT_EQ(a.verdict.status, VerdictStatus::kFault);
   EXPECT_NE(text_of(a.findings[0]).find("Underneath: mul_backward in fc"), std::string::npos) << text_of(a.findings[0]);
+  EXPECT_EQ(a.findings[0].advice.at(0).id, "fp32-compute");  // of the op that is named, whose cures it has
   // and the twin that settles in time
   ScaledRun healthy;
   healthy.steps(25, {.fits = 2});
@@ -223,6 +224,7 @@ TEST(Collapse, under_a_forward_fault_is_one_finding_at_the_place_and_scale_of_th
             "scaler_collapse | mm | fc | forward | step 0 | appear | observed\n");
   EXPECT_NE(a.findings[0].title.find("mm in fc overflows fp16"), std::string::npos) << a.findings[0].title;
   EXPECT_NE(a.findings[0].title.find("; the loss scale "), std::string::npos) << a.findings[0].title;
+  ASSERT_EQ(a.findings[0].advice.size(), 2u);  // each once
   EXPECT_EQ(a.findings[0].advice[0].id, "fp32-compute");
   EXPECT_EQ(a.findings[0].scale, 65536);
   // and it happened in each of these steps
@@ -303,6 +305,8 @@ TEST(Collapse, to_a_scale_whose_inverse_is_infinite_is_told_not_the_unscale_that
   ASSERT_EQ(a.findings.size(), 1u) << table(a);
   EXPECT_EQ(a.findings[0].cls, FindingClass::kScalerCollapse);
   EXPECT_EQ(a.findings[0].sinks, std::vector<std::string>{"gradient of fc.weight"});
+  ASSERT_EQ(a.findings[0].advice.size(), 1u);
+  EXPECT_EQ(a.findings[0].advice[0].id, "cure-origin");
 }
 
 TEST(Calibration, is_not_what_a_static_scaler_does_that_steps_in_spite_of_what_it_found) {

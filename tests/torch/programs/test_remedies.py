@@ -323,6 +323,67 @@ def test_a_fault_that_the_scaler_skips_is_no_reason_to_start_with_a_lower_scale(
     assert "init-scale" not in {a["id"] for f in said.run.report["findings"] for a in f["advice"]}
 
 
+class Cube(torch.autograd.Function):
+    """Its derivative passes fp16, which fp32 holds."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 1e-2
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, = ctx.saved_tensors
+        cube = x * x * x
+        return grad * cube / (cube + 1) * 1e-2
+
+
+class CubeInFp32(Cube):
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)
+    def forward(ctx, x):
+        return Cube.forward(ctx, x)
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cpu")
+    def backward(ctx, grad):
+        return Cube.backward(ctx, grad)
+
+
+def own_function(function: Any) -> Callable[[], Any]:
+    class Layer(nn.Linear):
+        def forward(self, x):
+            return function.apply(super().forward(x))
+
+    def build() -> Any:
+        net = Layer(4, 4)
+        with torch.no_grad():
+            net.weight.copy_(torch.eye(4))
+        opt = torch.optim.SGD(net.parameters(), lr=1e-4)
+        scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+
+        def step(i: int) -> None:
+            opt.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = net(torch.rand(3, 4) + 60).float().mean()
+            scaler.scale(loss).backward()
+            scaler.step(opt)
+            scaler.update()
+
+        return step, net, opt
+
+    return build
+
+
+def test_a_scale_that_collapses_by_one_op_has_the_cures_of_that_op(tmp_path):
+    said = told(own_function(Cube), tmp_path / "fault", LEVEL, steps=20)
+    assert (said.status, said.first["class"], said.first["op"]) == ("fault", "scaler_collapse", "aten::mul"), said.show()
+    first = said.first["advice"][0]
+    assert (first["id"], first["on_these_numbers"]) == ("fp32-compute", True), said.first["advice"]
+    assert "torch.amp.custom_fwd" in first["text"], first["text"]
+    assert_silent(own_function(CubeInFp32), tmp_path / "twin", LEVEL, steps=20)
+
+
 def test_nothing_of_what_the_program_has_turned_on_touches_a_trial_or_is_touched_by_it(tmp_path, capfd):
     """Autocast, anomaly mode and hooks on saved tensors are on while the origin is tried."""
     heard: list[torch.Tensor] = []

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "src/analyze/wording/advice.h"
 #include "src/analyze/wording/text.h"
@@ -144,7 +143,10 @@ void report_collapse(Finding& f, const ScalerWatch::CollapseState& s) {
                                        : fmt::format("{} in a row took the scale from {} to {}",
                                                      count_of(s.skips, "skipped step"), scale_text(s.from_scale),
                                                      scale_text(s.scale));
-  const std::vector<Advice> of_origin = std::exchange(f.advice, {make_advice("cure-origin")});
+  const bool knows_cure = std::any_of(f.advice.begin(), f.advice.end(),
+                                      [](const Advice& one) { return tried(one) == Tried::kOnTheseNumbers; });
+  // What the scale itself made bad, no cure of the op there mends.
+  if (f.advice.empty() || f.place.phase == Phase::kUnscale) f.advice = {make_advice("cure-origin")};
   switch (s.kind) {
     case Kind::kZero:
       f.title = fmt::format("The loss scale fell to {}: it cannot recover", scale_text(s.scale));
@@ -198,8 +200,7 @@ void report_collapse(Finding& f, const ScalerWatch::CollapseState& s) {
           : too_large ? "Gradients overflow even without any scaling."
                       : "The bad numbers do not come from the scale.",
           under);
-      if (passes_fp16) f.advice = {make_advice("bf16"), make_advice("lower-magnitude")};
-      if (!passes_fp16 && !of_origin.empty()) f.advice = of_origin;
+      if (passes_fp16 && !knows_cure) f.advice = {make_advice("bf16"), make_advice("lower-magnitude")};
       break;
     case Kind::kGaveUp: {
       f.title = fmt::format("The loss scaler ended training: its scale {} could not get lower", scale_text(s.scale));
