@@ -340,6 +340,48 @@ TEST(Masks, zero_times_an_infinite_constant_is_invalid) {
   EXPECT_EQ(a.findings.at(0).advice.at(0).id, "finite-mask");
 }
 
+TEST(Masks, an_infinite_constant_of_no_mask_is_what_to_make_finite) {
+  // given a factor of norms that are not 0 and 1 alone
+  TraceBuilder t;
+  const Handle m = t.value(finite(16).zeros(1).range(0, 0.3));
+  const Handle b = t.in("", Phase::kClip).op("mul", {{"self", m}}, finite(16).nan(1).inf(15), {{"other", kInf}});
+  t.mark(TensorRole::kBoundaryGradient, "fc.weight", b);
+  t.end_step();
+  EXPECT_EQ(analysis_of(t).findings.at(0).advice.at(0).id, "finite-constant");
+}
+
+// -Inf - (-Inf) of numbers that full wrote, past `way`; a buffer: of numbers that were there.
+Finding difference_of_infinities(const std::string& way) {
+  TraceBuilder t;
+  const Numbers bad = finite(16).neg_inf(6);
+  Handle x = way == "buffer" ? t.value(bad) : t.in("net").op("full", {}, finite(16).neg_inf(16).range(0, 0), {{"fill_value", -kInf}});
+  if (way == "buffer") t.mark(TensorRole::kBuffer, "mask", x);
+  t.in("net");
+  if (way == "logaddexp" || way == "maximum") x = t.op(way, {{"self", x}, {"other", t.value(finite(16))}}, bad);
+  if (way == "triu") x = t.op(way, {{"self", x}}, bad);
+  if (way == "masked_fill")
+    x = t.op(way, {{"self", t.value(finite(16))}, {"mask", t.value(finite(16)), ArgRole::kMask}}, bad, {{"value", -kInf}});
+  Handle y = t.op("sub", {{"self", x}, {"other", x}}, finite(16).nan(6));
+  if (way == "softmax") y = t.op(way, {{"self", y}}, finite(16).nan(6));
+  t.in("<loss>", Phase::kLoss);
+  t.mark(TensorRole::kLoss, "loss", t.op("sum", {{"self", y}}, finite(1).nan(1)));
+  t.end_step();
+  return analysis_of(t).findings.at(0);
+}
+
+TEST(Masks, are_spoken_of_where_the_records_show_one) {
+  for (const char* way : {"masked_fill", "triu", "buffer", "softmax"}) {
+    const Finding f = difference_of_infinities(way);
+    EXPECT_EQ(f.title, "sub in net turns infinities of a mask into NaN") << way;
+    EXPECT_EQ(f.advice.at(0).id, "finite-mask") << way;
+  }
+  for (const char* way : {"full", "maximum", "logaddexp"}) {
+    const Finding f = difference_of_infinities(way);
+    EXPECT_EQ(f.title, "sub in net turns infinities written on purpose into NaN") << way;
+    EXPECT_EQ(f.advice.at(0).id, way == std::string("logaddexp") ? "finite-log-zero" : "finite-constant") << way;
+  }
+}
+
 TEST(Masks, zero_times_a_large_finite_constant_is_silent) {
   TraceBuilder t;
   const Handle m = t.value(finite(16).zeros(10).range(0, 1));

@@ -196,15 +196,15 @@ TEST(Remedies, that_came_out_finite_go_first_and_those_that_did_not_are_no_advic
 TEST(Remedies, that_the_rule_did_not_think_of_are_advised_where_none_of_its_own_helps) {
   const std::vector<std::pair<std::string, bool>> none = {
       {"clamp-input: x", false}, {"fp32-compute: x", false}, {"bf16: x", false}};
-  EXPECT_EQ(advice_of(tried_remedies({{"finite-mask: x", true}})),
+  EXPECT_EQ(advice_of(tried_remedies({{"finite-constant: x", true}})),
             "fp32-compute: not tried\nbf16: not tried\nclamp-input: not tried\n");
   auto other = none;
-  other.emplace_back("finite-mask: x", true);
+  other.emplace_back("finite-constant: x", true);
   other.emplace_back("guard-value: x", false);
   other.emplace_back("of no table: x", true);
   EXPECT_EQ(advice_of(tried_remedies(none)), "fp32-compute: failed\nbf16: failed\nclamp-input: failed\n");
   EXPECT_EQ(advice_of(tried_remedies(other)),
-            "finite-mask: finite\nfp32-compute: failed\nbf16: failed\nclamp-input: failed\n");
+            "finite-constant: finite\nfp32-compute: failed\nbf16: failed\nclamp-input: failed\n");
   other.front().second = true;
   EXPECT_EQ(advice_of(tried_remedies(other)), "clamp-input: finite\nfp32-compute: failed\nbf16: failed\n");
 }

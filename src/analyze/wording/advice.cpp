@@ -84,6 +84,10 @@ constexpr Row kRows[] = {
      "native "
      "code; run native code of your own with an address sanitizer.",
      "Such a write is no operation, so nothing that watches operations sees it."},
+    {"finite-constant", "Put a large finite number of the same sign in place of the infinite one, such as 1e9 (fp16: 1e4).",
+     "0 * Inf and Inf - Inf are NaN; the same with a finite number is not."},
+    {"finite-log-zero", "Begin what is added up in logarithms with a large finite number in place of -Inf, such as -1e9 (fp16: -1e4).",
+     "-Inf - (-Inf) is NaN: the derivative of logaddexp is made of it where both sides are -Inf."},
     {"finite-mask", "Mask with a large finite number, or zero the masked entries after the op.",
      "0 * Inf and Inf - Inf are NaN; the same with a finite number is not."},
     {"fp32-average", "Keep the average in fp32.",

@@ -220,6 +220,44 @@ def test_an_optimizer_of_fp16_is_tried_with_its_state_in_fp32(eps, fused, tmp_pa
     assert_silent(halves(eps, masters=True), tmp_path / "twin", LEVEL)
 
 
+def lattice(zero: float, masked: bool = False) -> Callable[[], Any]:
+    """Ways through a lattice, added up as logarithms, of which `zero` is none; or scores that a mask takes out."""
+
+    def build() -> Any:
+        net = nn.Linear(6, 4)
+        opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+
+        def step(i: int) -> None:
+            x, _ = data()
+            scores = net(x).log_softmax(-1)
+            if masked:
+                scores = scores.masked_fill(torch.tensor([True, False, False, False]), zero)
+                loss = (scores - scores.amin(-1, keepdim=True)).exp().mean().clamp(max=1.0)
+            else:
+                ways = torch.cat([torch.zeros(1), torch.full((4,), zero)])
+                for row in scores:
+                    moved = torch.cat([torch.full((1,), zero), ways[:-1] + row])
+                    ways = torch.logaddexp(ways, moved)
+                loss = -ways[4] * 1e-2
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+
+        return step, net, opt
+
+    return build
+
+
+def test_a_mask_is_spoken_of_only_where_there_is_one(tmp_path):
+    said = told(lattice(-math.inf), tmp_path / "fault", LEVEL)
+    assert said.what[:3] == ("invalid", "aten::sub", "backward"), said.show()
+    assert "mask" not in said.first["title"] and said.first["advice"][0]["id"] == "finite-log-zero", said.first["advice"]
+    assert_silent(lattice(-1e9), tmp_path / "twin", LEVEL)
+    mask = told(lattice(-math.inf, masked=True), tmp_path / "mask", LEVEL)
+    assert mask.what[:2] == ("invalid", "aten::sub"), mask.show()
+    assert "infinities of a mask" in mask.first["title"], mask.first["title"]
+
+
 def likelihood(by: str) -> Callable[[], Any]:
     """Of a normal, whose scale is a parameter that the first step takes below 0. `by`: how it is read."""
 

@@ -212,7 +212,7 @@ def _unmasked(call: Call) -> Iterator[Attempt]:
     yield Attempt(f"{_name(call).strip('_')} with zeros in rows that are masked as a whole", _on(0, some))
 
 
-def _finite_mask(call: Call) -> Iterator[Attempt]:
+def _finite(call: Call) -> Iterator[Attempt]:
     if not any(bool(torch.isinf(t).any()) for t in tensors(call.args) if t.is_floating_point()):
         return
 
@@ -223,7 +223,7 @@ def _finite_mask(call: Call) -> Iterator[Attempt]:
             largest = 1e4 if t.dtype == torch.float16 else 1e9
             return torch.where(torch.isinf(t), torch.full_like(t, largest).copysign(t.detach()), t)
         return func(*map(change, args), **kwargs)
-    yield Attempt(f"a mask of {'-1e4' if _format(call) == torch.float16 else '-1e9'}", compute)
+    yield Attempt(f"{'1e4' if _format(call) == torch.float16 else '1e9'} of its sign for each infinite number", compute)
 
 
 def _uncorrected(call: Call) -> Iterator[Attempt]:
@@ -274,7 +274,8 @@ ROWS = (
     Row("eps-in-sqrt", _root, _of("div"), backward=True),
     Row("eps-in-sqrt", _root, _of("rsqrt", "pow")),
     Row("keep-one-key", _unmasked, _of("_softmax", "_log_softmax", "logsumexp"), backward=False),
-    Row("finite-mask", _finite_mask, _of("mul", "add", "sub", "div", "sum", "mm", "bmm", "addmm"), backward=False),
+    *(Row(id, _finite, _of("mul", "add", "sub", "div", "sum", "mm", "bmm", "addmm"), backward=False)
+      for id in ("finite-mask", "finite-constant", "finite-log-zero")),
     Row("few-elements", _uncorrected, _of("var", "std", "var_mean", "std_mean"), backward=False),
     Row("fp32-compute", _in_format(torch.float32, NARROW, "fp32")),
     Row("bf16", _in_format(torch.bfloat16, (torch.float16,), "bf16")),

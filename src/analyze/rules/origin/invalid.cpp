@@ -12,15 +12,52 @@
 namespace nanhunt::analyze {
 namespace {
 
+// logaddexp and logsumexp, by which sums are kept as logarithms: -Inf is their 0.
+bool adds_logarithms(const OpInfo& op) {
+  return op.has(kSoftmax) && op.name.starts_with("log") && !op.name.ends_with("softmax");
+}
+
+// Is there such an op among those that met the infinities: the origin, what led to it, what came of it in forward?
+template <typename F>
+bool meets(const Case& c, F&& is_such) {
+  const auto infinite = [](const ArgSnapshot& arg) { return arg.stats.inf() > 0; };
+  const auto before = [&](const OpSnapshot& op) {
+    return is_such(c.names.op(op.op)) && (std::any_of(op.inputs.begin(), op.inputs.end(), infinite) ||
+                                          std::any_of(op.outputs.begin(), op.outputs.end(), infinite));
+  };
+  const std::vector<OpSnapshot>& slice = c.context->slice;
+  const std::vector<ChainNode>& nodes = c.birth.chain.nodes;
+  return is_such(*c.info) || std::any_of(slice.begin(), slice.end(), before) ||
+         std::any_of(nodes.begin(), nodes.end(),
+                     [&](const ChainNode& node) { return node.phase != Phase::kBackward && is_such(op_info(node.op)); });
+}
+
+// Were the infinities a mask's: written into some of the elements, read of a buffer or the batch, or given to a softmax?
+bool shows_mask(const Case& c) {
+  const std::vector<ArgSnapshot>& read = c.context->op.inputs;
+  const bool given = std::any_of(read.begin(), read.end(), [](const ArgSnapshot& arg) {
+    return arg.bad != 0 && arg.name != 0 && !arg.is_gradient;
+  });
+  return given || meets(c, [](const OpInfo& op) {
+           const std::string_view name = op.name;
+           const bool in_part = name == "masked_fill" || name == "where" || name == "tril" || name == "triu";
+           return in_part || (op.has(kSoftmax) && !adds_logarithms(op));
+         });
+}
+
+std::string finite_advice(const Case& c) {
+  return shows_mask(c) ? "finite-mask" : meets(c, adds_logarithms) ? "finite-log-zero" : "finite-constant";
+}
+
 // The inputs that carried the infinities, with how many.
-std::string masks_text(const Case& c) {
+std::string masks_text(const Case& c, bool mask) {
   std::vector<std::string> parts;
   for (const ArgSnapshot& arg : c.context->op.inputs) {
     if (arg.bad == 0) continue;
     parts.push_back(fmt::format("{} holds {}", arg_text(c, arg),
                                 bad_count_text(arg.stats.nan, arg.stats.pos_inf, arg.stats.neg_inf, arg.stats.numel)));
   }
-  return parts.empty() ? "" : join(parts, 4) + ", written on purpose: a mask.";
+  return parts.empty() ? "" : join(parts, 4) + (mask ? ", written on purpose: a mask." : ", written on purpose.");
 }
 
 // " by aten::masked_fill (model.py:12)": the op that wrote the infinities, as far as ops were walked back.
@@ -67,6 +104,7 @@ std::string masked_row_text(const Case& c) {
 
 Diagnosis indeterminate(const Case& c, const std::string& place) {
   Diagnosis d;
+  const bool mask = c.info->has(kSoftmax) || hands_on_masked_row(c) || shows_mask(c);
   if (c.info->has(kSoftmax) && (c.output->bad & kBadNaN) == 0) {
     d.title = fmt::format("{} sums over a row of only -Inf: log 0", place);
     d.cause = "log of 0: a row of which every entry is masked";
@@ -81,15 +119,17 @@ Diagnosis indeterminate(const Case& c, const std::string& place) {
   } else {
     d.part_of = derivative_text(c);
     const bool derived = !d.part_of.empty();
-    d.title = fmt::format("{}{} turns infinities of a mask into NaN", place, derived ? ": " + d.part_of : "");
-    d.cause = (derived ? d.part_of + ": " : "") + "0 * Inf or Inf - Inf, of the infinities of a mask";
+    const std::string_view those = mask ? "of a mask" : "written on purpose";
+    d.title = fmt::format("{}{} turns infinities {} into NaN", place, derived ? ": " + d.part_of : "", those);
+    d.cause = fmt::format("{}0 * Inf or Inf - Inf, of {} {}", derived ? d.part_of + ": " : "",
+                          mask ? "the infinities" : "infinities", those);
     d.explanation =
         fmt::format("The infinities were written on purpose{}, but 0 * Inf and Inf - Inf have no value. {}.",
                     masked_by_text(c), made_text(c));
-    d.advice = {hands_on_masked_row(c) ? "keep-one-key" : "finite-mask"};
+    d.advice = {hands_on_masked_row(c) ? "keep-one-key" : finite_advice(c)};
   }
   if (c.info->has(kSoftmax) && (c.output->bad & kBadNaN) != 0) add_if(d.evidence, masked_row_text(c));
-  add_if(d.evidence, masks_text(c));
+  add_if(d.evidence, masks_text(c, mask));
   add_if(d.evidence, c.element_text());
   return d;
 }
@@ -130,7 +170,10 @@ std::optional<Diagnosis> bad_constant(const Case& c, const std::string& place) {
       d.title = fmt::format("{} is given an infinite constant and makes NaN of it: {}", place, given);
       d.cause = "0 * Inf or Inf - Inf, of an infinite constant";
       d.explanation = fmt::format("0 * Inf and Inf - Inf have no value. {}.", made_text(c));
-      d.advice = {"finite-mask"};
+      const ArgSnapshot* self = c.input("self");  // of 0 and 1: (1 - mask) * -Inf
+      const bool mask = scalar.value < 0 && c.info->has(kBilinear) && self != nullptr && self->stats.zero > 0 &&
+                        self->stats.min == 0 && self->stats.max == 1;
+      d.advice = {mask ? "finite-mask" : finite_advice(c)};
     }
     add_if(d.evidence, c.element_text());
     add_if(d.evidence, range_text(c));
@@ -162,9 +205,11 @@ std::optional<Diagnosis> diagnose_invalid(const Case& c) {
     d.title =
         fmt::format("An infinity written on purpose by {} reached {}", place,
                     c.birth.sinks.empty() ? "a sink" : sink_text(c.birth.sinks[0].kind, c.text(c.birth.sinks[0].path)));
-    d.cause = "a masked entry that was selected";
-    d.explanation = "It was meant as a mask, but nothing absorbed it: a masked entry was selected.";
-    d.advice = {"finite-mask"};
+    const bool mask = shows_mask(c);
+    d.cause = mask ? "a masked entry that was selected" : "an infinity written on purpose";
+    d.explanation = mask ? "It was meant as a mask, but nothing absorbed it: a masked entry was selected."
+                         : "Nothing absorbed it.";
+    d.advice = {finite_advice(c)};
     d.sure = false;
     return d;
   }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "src/analyze/wording/advice.h"
 #include "src/analyze/wording/text.h"
