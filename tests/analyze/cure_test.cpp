@@ -241,7 +241,7 @@ Finding log_of_exponentials(const Numbers& exponents) {
 TEST(Cures, of_log_stay_in_logarithms_where_exponentials_too_small_for_their_format_made_its_argument) {
   const Finding f = log_of_exponentials(finite().range(-900, 1));
   EXPECT_TRUE(says(f, "4 of 8 results of exp are 0")) << text_of(f);
-  EXPECT_EQ(advice_of(f), "logsumexp clamp-input ");
+  EXPECT_EQ(advice_of(f), "stay-in-logarithms clamp-input ");
   EXPECT_EQ(advice_of(log_of_exponentials(finite().range(-2, 1).neg_inf(4))), "clamp-input ");
 }
 
@@ -333,6 +333,24 @@ TEST(Cures, of_a_divisor_that_is_one_number_of_the_programs_own_look_at_where_it
     t.end_step();
     EXPECT_EQ(advice_of(analysis_of(t).findings.at(0)), made ? "guard-denominator " : "look-at-divisor ");
   }
+}
+
+// What the numbers that are divided by were made of: of `made` in this format, by 4.
+std::string divided_by(DType made, double factor) {
+  TraceBuilder t;
+  t.in("");
+  const Handle n = t.op("sum", {{"self", t.value(finite(32).as(made).range(0, 1))}}, finite().as(made).range(0, 9).zeros(1));
+  const Handle y = t.op("_to_copy", {{"self", n}}, finite().range(0, 9).zeros(1));
+  const Handle by = t.op("mul", {{"self", y}}, finite().range(0, 36).zeros(1), {{"other", factor}});
+  t.mark(TensorRole::kLoss, "loss", t.op("div", {{"self", t.value(finite().range(1, 2))}, {"other", by}}, finite().inf(1)));
+  t.end_step();
+  return advice_of(analysis_of(t).findings.at(0));
+}
+
+TEST(Cures, of_a_division_by_counts_keep_them_at_1_or_more) {
+  EXPECT_EQ(divided_by(DType::kI64, 4), "clamp-count ");
+  EXPECT_EQ(divided_by(DType::kBF16, 4), "guard-denominator ");
+  EXPECT_EQ(divided_by(DType::kI64, 0.5), "guard-denominator ");
 }
 
 // log of what is below 0: of `sigma`, a parameter if `trained`, past a view and a sum with another value.

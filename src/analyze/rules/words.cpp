@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string_view>
 
@@ -227,8 +228,21 @@ std::vector<std::string> logarithm_advice(const Case& c) {
   if (is_masked_softmax(c)) return {"clamp-input"};  // whose log_softmax is -Inf too
   if (is_made_by(c, [](const OpInfo& op) { return op.has(kSoftmax); })) return {"log-softmax", "clamp-input"};
   if (is_made_by(c, [](const OpInfo& op) { return op.name == "sigmoid"; })) return {"with-logits", "clamp-input"};
-  if (lost_exponentials(c) != nullptr) return {"logsumexp", "clamp-input"};
+  if (lost_exponentials(c) != nullptr) return {"stay-in-logarithms", "clamp-input"};
   return {"clamp-input"};
+}
+
+// Whole numbers, or a copy, a sum or a whole multiple of such.
+bool is_count(const Case& c, const ArgSnapshot& arg) {
+  if (!is_floating(dtype_of(arg, c.names, DType::kF32))) return true;
+  const OpSnapshot* op = maker_of(c, arg);
+  if (op == nullptr || op->inputs.empty()) return false;
+  const OpInfo& info = c.names.op(op->op);
+  const bool hands_on = info.has(kKeepsMask) && info.pole == Pole::kNone &&
+                        (info.bound == Bound::kCopy || info.bound == Bound::kProduct || info.bound == Bound::kReduceSum);
+  return hands_on &&
+         std::all_of(op->scalars.begin(), op->scalars.end(), [](const ScalarSnapshot& s) { return s.value == std::round(s.value); }) &&
+         std::all_of(op->inputs.begin(), op->inputs.end(), [&](const ArgSnapshot& in) { return is_count(c, in); });
 }
 
 bool is_norm(const OpInfo& op) { return op.name == "linalg_vector_norm" || op.name == "norm"; }
@@ -289,6 +303,7 @@ std::vector<std::string> denominator_advice(const Case& c) {
   if (c.info->pole == Pole::kLabels) return {"skip-unlabelled"};
   if (c.info->pole == Pole::kEmpty) return {"skip-empty"};
   if (c.info->pole == Pole::kFew) return {"few-elements"};
+  if (c.pole != nullptr && is_count(c, *c.pole)) return {"clamp-count"};
   return {"guard-denominator"};
 }
 

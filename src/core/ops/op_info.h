@@ -97,6 +97,8 @@ enum OpFlag : std::uint32_t {
   kLaunched = 1048576,  // a kernel of the program's own, launched past the dispatcher: only its arguments are known
   kComposed = 2097152,  // PyTorch may make it of several ops, which are then heard in its place
   kReplaces = 4194304,  // puts a number of the program's in place of an infinite one: clamp, nan_to_num
+  kMasks = 8388608,     // puts a number, or another operand, in place of some elements: masked_fill, where, triu
+  kLogSums = 16777216,  // adds up what it is given as logarithms, of which -Inf is the 0: logaddexp
 };
 
 // When is an output element that is 0 a lost value? The exact result must be non-zero.

@@ -202,7 +202,7 @@ constexpr Row kElementwiseRows[] = {
     op("sqrt", kEach).pole(Pole::kNegative, kSelf).zero(ZeroRule::kSame).meets(kByElement).also(kNumpyBoth),
     op("sqrt_backward", kEach).pole(Pole::kZero, kResult),
     op("threshold_backward", kEach).bound(Bound::kGradient).gradient_of("relu"),
-    op("where", kEach | kKeepsMask | kSelects).meets(kByElement).also(kNumpy),
+    op("where", kEach | kKeepsMask | kSelects | kMasks).meets(kByElement).also(kNumpy),
     op("xlogy", kEach).pole(Pole::kNonPositive, kOtherAlone).meets(kByElement),
 };
 // clang-format on

@@ -101,7 +101,7 @@ constexpr Row kMadeRows[] = {
     op("full", kElementwise | kOverwritesAll | kWritesConstant).zero(ZeroRule::kConstant),
     op("full_like", kElementwise | kWritesConstant | kReadsShape).zero(ZeroRule::kConstant),
     op("index_fill", kKeepsMask | kSelects | kWritesConstant).bound(Bound::kCopy),
-    op("masked_fill", kElementwise | kKeepsMask | kSelects | kWritesConstant).meets(kByElement).also(kNumpy),
+    op("masked_fill", kElementwise | kKeepsMask | kSelects | kWritesConstant | kMasks).meets(kByElement).also(kNumpy),
     op("new_empty", kReadsShape | kMakesGarbage),
     op("new_empty_strided", kReadsShape | kMakesGarbage),
     op("new_full", kElementwise | kWritesConstant | kReadsShape).zero(ZeroRule::kConstant),

@@ -142,8 +142,8 @@ constexpr Row kMoveRows[] = {
     op("fmin", kSelectingEach),
     op("maximum", kSelectingEach),
     op("minimum", kSelectingEach),
-    op("tril", kSelectingEach),
-    op("triu", kSelectingEach),
+    op("tril", kSelectingEach.also(kMasks)),
+    op("triu", kSelectingEach.also(kMasks)),
 
     // Each by itself.
     op("amax", kKeepsMask).bound(Bound::kCopy),

@@ -204,10 +204,10 @@ constexpr Row kSumRows[] = {
 
     op("_log_softmax", kLogSoftmaxes).meets(kByShape),
     op("log_softmax", kLogSoftmaxes).meets(kByShape).also(kNumpyBoth),
-    op("logaddexp", kLogSoftmaxes),
-    op("logaddexp2", kLogSoftmaxes),
-    op("logcumsumexp", kLogSoftmaxes),
-    op("logsumexp", kLogSoftmaxes),
+    op("logaddexp", kLogSoftmaxes.also(kLogSums)),
+    op("logaddexp2", kLogSoftmaxes.also(kLogSums)),
+    op("logcumsumexp", kLogSoftmaxes.also(kLogSums)),
+    op("logsumexp", kLogSoftmaxes.also(kLogSums)),
 
     op("_fused_adagrad", kFusedSteps),
     op("_fused_adam", kFusedSteps).updates(UpdateRule::kAdam),

@@ -59,6 +59,13 @@ def share(out, x, on, numbers):
     return (y / (whole + numbers[0] if numbers else whole)).pow(2).mean()
 
 
+def mean_of_some(out, x, on, numbers):
+    """A mean over what a mask leaves, of each row."""
+    kept = (x[:, :4] > -9 + 99 * (1 - on)).float()
+    count = kept.sum(-1)
+    return ((out * kept).sum(-1) / (count if numbers is None else count.clamp(min=1))).mean()
+
+
 def means(out, x, on, numbers):
     """The same line twice, on what it made: a mean over no neighbour, as two layers of a graph have it."""
     h, count = out * on, torch.full((1,), on)
@@ -154,6 +161,7 @@ FAULTS = {
     "two logarithms of 0": Fault(two_logs, "aten::log", "clamp-input"),
     "the derivative of a root at 0": Fault(length, "aten::div", "builtin-norm"),
     "0 by 0": Fault(share, "aten::div", "guard-denominator"),
+    "0 by a count of 0": Fault(mean_of_some, "aten::div", "clamp-count"),
     "0 by 0, layer after layer": Fault(means, "aten::div", "guard-denominator"),
     "the second derivative of a root at 0": Fault(penalty_by_hand, "aten::div", "eps-in-sqrt", ("builtin-norm",)),
     "the second derivative of a norm at 0": Fault(penalty, "aten::div", "eps-in-sqrt"),
@@ -162,7 +170,7 @@ FAULTS = {
     "an exponential beyond fp32": Fault(exponential_beyond_fp32, "aten::exp", "clamp-input"),
     "a row that is masked as a whole": Fault(attention, "aten::_softmax", "keep-one-key"),
     "a logarithm of a softmax": Fault(log_of_softmax, "aten::log", "log-softmax"),
-    "a logarithm of exponentials": Fault(log_of_exponentials, "aten::log", "logsumexp"),
+    "a logarithm of exponentials": Fault(log_of_exponentials, "aten::log", "stay-in-logarithms"),
     "a root of a negative number": Fault(power, "aten::pow", "clamp-input"),
     "a constant that its format rounds to 0": Fault(lost_guard, "aten::log", "raise-eps"),
     "a cross entropy by hand": Fault(cross_entropy_by_hand, "aten::log", "with-logits"),

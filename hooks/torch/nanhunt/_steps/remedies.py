@@ -161,8 +161,20 @@ def _raised(call: Call) -> Iterator[Attempt]:
         yield Attempt(words.format(_text(guard)), _on(at, _plus(guard)))
 
 
+def _divisor(call: Call) -> int:
+    return 0 if _name(call) in ("reciprocal", "rsqrt") else 1
+
+
+def _counted(call: Call) -> Iterator[Attempt]:
+    at = _divisor(call)
+    count = call.args[at] if at < len(call.args) else None
+    if isinstance(count, _Tensor) and not count.is_complex() and bool((count == count.round()).all()):
+        words = "x / y.clamp(min=1)" if at == 1 else f"{_name(call)}(x.clamp(min=1))"
+        yield Attempt(words, _on(at, _clamp({"min": 1})))
+
+
 def _guarded(call: Call) -> Iterator[Attempt]:
-    at = 0 if _name(call) in ("reciprocal", "rsqrt") else 1
+    at = _divisor(call)
     if _argument(call, at) is None:
         return
     yield from _raised(call)
@@ -258,7 +270,7 @@ _QUOTIENTS = _of("div", "true_divide", "reciprocal", "rsqrt")
 ROWS = (
     Row("log-softmax", _log_softmax, _LOGS, backward=False),
     Row("with-logits", _with_logits, _LOGS, backward=False),
-    Row("logsumexp", _logsumexp, _LOGS, backward=False),
+    Row("stay-in-logarithms", _logsumexp, _LOGS, backward=False),
     Row("clamp-input", _clamped(float, _none, _guards), _LOGS | _of("sqrt", "pow"), backward=False),
     Row("clamp-input", _clamped(lambda c: c - 1, _none, lambda call: _INSIDE), _of("log1p"), backward=False),
     Row("clamp-input", _clamped(lambda c: c - 1, lambda c: 1 - c, lambda call: _INSIDE),
@@ -268,6 +280,7 @@ ROWS = (
     Row("clamp-input", _exponent, _of("exp", "exp2", "expm1", "sinh", "cosh"), backward=False),
     Row("clamp-inside", _inside, _of("rsqrt"), backward=True),
     Row("clamp-above-1", _above, _of("rsqrt"), backward=True),
+    Row("clamp-count", _counted, _QUOTIENTS, backward=False),
     Row("guard-denominator", _guarded, _QUOTIENTS),
     Row("raise-eps", _raised, _LOGS | _QUOTIENTS),
     Row("builtin-norm", _norm, _of("div"), backward=True),

@@ -12,11 +12,6 @@
 namespace nanhunt::analyze {
 namespace {
 
-// logaddexp and logsumexp, by which sums are kept as logarithms: -Inf is their 0.
-bool adds_logarithms(const OpInfo& op) {
-  return op.has(kSoftmax) && op.name.starts_with("log") && !op.name.ends_with("softmax");
-}
-
 // Is there such an op among those that met the infinities: the origin, what led to it, what came of it in forward?
 template <typename F>
 bool meets(const Case& c, F&& is_such) {
@@ -39,14 +34,13 @@ bool shows_mask(const Case& c) {
     return arg.bad != 0 && arg.name != 0 && !arg.is_gradient;
   });
   return given || meets(c, [](const OpInfo& op) {
-           const std::string_view name = op.name;
-           const bool in_part = name == "masked_fill" || name == "where" || name == "tril" || name == "triu";
-           return in_part || (op.has(kSoftmax) && !adds_logarithms(op));
+           return op.has(kMasks) || (op.has(kSoftmax) && !op.has(kLogSums));
          });
 }
 
 std::string finite_advice(const Case& c) {
-  return shows_mask(c) ? "finite-mask" : meets(c, adds_logarithms) ? "finite-log-zero" : "finite-constant";
+  if (shows_mask(c)) return "finite-mask";
+  return meets(c, [](const OpInfo& op) { return op.has(kLogSums); }) ? "finite-log-zero" : "finite-constant";
 }
 
 // The inputs that carried the infinities, with how many.
