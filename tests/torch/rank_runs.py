@@ -134,9 +134,9 @@ def can_shard():
 
 
 def train_ranks(folder, world, bad, wrapper, options=()):
-    """Trains in `folder`, watched into `folder`/run. `bad`: "born", "sum", "wire", "flip", "alone", "probe", "no"; `wrapper`:
-    "DDP", "fp16" (DDP that sends fp16), "FSDP2", "HSDP", "own" (the program reduces gradients itself), "pipeline"
-    (another program, of two ranks)."""
+    """Trains in `folder`, watched into `folder`/run. `bad`: "born", "sum", "wire", "flip", "alone", "probe", "no";
+    `wrapper`: "DDP", "fp16" (DDP that sends fp16), "FSDP2", "HSDP", "own" (the program reduces gradients itself),
+    "pipeline" (another program, of two ranks)."""
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         pytest.skip("this PyTorch has no gloo")
     if wrapper in ("FSDP2", "HSDP"):

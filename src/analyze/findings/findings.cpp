@@ -179,7 +179,7 @@ Finding make_finding(const Diagnosed& d) {
   f.place = place_of(birth.at, c.names);
   // What is computed with gradients off and trained with is no validation: targets of another model.
   const auto trains = [](const SinkHit& sink) { return sink.kind != TensorRole::kOutput; };
-  if (f.place.phase == Phase::kValidation && std::any_of(birth.sinks.begin(), birth.sinks.end(), trains))
+  if (c.is_op() && f.place.phase == Phase::kValidation && std::any_of(birth.sinks.begin(), birth.sinks.end(), trains))
     f.place.phase = is_of_model(c) ? Phase::kForward : Phase::kLoss;
   if (birth.kind == BirthKind::kBatch) f.place.module.reset();
   if (birth.into_role && is_sink(*birth.into_role) && birth.at.module == 0) f.place.module = c.text(birth.into_name);

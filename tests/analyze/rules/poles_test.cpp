@@ -95,13 +95,13 @@ TEST(Poles, in_a_formula_of_autograds_are_those_of_the_op_whose_derivative_it_ta
   EXPECT_EQ(told("sqrt"), "div in net: the derivative of sqrt is infinite at 0; the derivative of sqrt");
   EXPECT_EQ(told("acosh"), "rsqrt in net: the derivative of acosh is infinite at 1; the derivative of acosh");
   EXPECT_EQ(told("logaddexp"),
-            "sub in net: the derivative of logaddexp turns infinities of a mask into NaN; the derivative of logaddexp");
+            "sub in net: the derivative of logaddexp turns infinities written on purpose into NaN; the derivative of logaddexp");
   EXPECT_EQ(advice_of(derived("m.py:3", "sqrt")), "eps-in-sqrt ");
   EXPECT_EQ(advice_of(derived("m.py:3", "acosh")), "clamp-above-1 ");
   // Their twins are what a program computes in a backward of its own.
   EXPECT_EQ(told("sqrt", "m.py:9"), "div in net: 0/0; ");
   EXPECT_EQ(told("acosh", "m.py:9"), "rsqrt in net: rsqrt of 0; ");
-  EXPECT_EQ(told("logaddexp", "m.py:9"), "sub in net turns infinities of a mask into NaN; ");
+  EXPECT_EQ(told("logaddexp", "m.py:9"), "sub in net turns infinities written on purpose into NaN; ");
 }
 
 TEST(Poles, of_a_weight_of_direction_and_length_are_directions_of_zeros) {

@@ -259,7 +259,8 @@ def lattice(zero: float, masked: bool = False) -> Callable[[], Any]:
 def test_a_mask_is_spoken_of_only_where_there_is_one(tmp_path):
     said = told(lattice(-math.inf), tmp_path / "fault", LEVEL)
     assert said.what[:3] == ("invalid", "aten::sub", "backward"), said.show()
-    assert "mask" not in said.first["title"] and said.first["advice"][0]["id"] == "finite-log-zero", said.first["advice"]
+    assert "mask" not in said.first["title"], said.show()
+    assert said.first["advice"][0]["id"] == "finite-log-zero", said.first["advice"]
     assert_silent(lattice(-1e9), tmp_path / "twin", LEVEL)
     mask = told(lattice(-math.inf, masked=True), tmp_path / "mask", LEVEL)
     assert mask.what[:2] == ("invalid", "aten::sub"), mask.show()
@@ -423,7 +424,7 @@ def own_function(function: Any) -> Callable[[], Any]:
 
 def test_a_scale_that_collapses_by_one_op_has_the_cures_of_that_op(tmp_path):
     said = told(own_function(Cube), tmp_path / "fault", LEVEL, steps=20)
-    assert (said.status, said.first["class"], said.first["op"]) == ("fault", "scaler_collapse", "aten::mul"), said.show()
+    assert said.status == "fault" and said.what[:2] == ("scaler_collapse", "aten::mul"), said.show()
     first = said.first["advice"][0]
     assert (first["id"], first["on_these_numbers"]) == ("fp32-compute", True), said.first["advice"]
     assert "torch.amp.custom_fwd" in first["text"], first["text"]

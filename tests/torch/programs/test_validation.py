@@ -369,7 +369,8 @@ def ratio_of_equal_signals(out, y):
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize(("figure", "op"), [
-    (precision_of_a_class, "div"), (recall_of_a_class, "div"), (perplexity, "exp"), (ratio_of_equal_signals, "reciprocal")])
+    (precision_of_a_class, "div"), (recall_of_a_class, "div"), (perplexity, "exp"),
+    (ratio_of_equal_signals, "reciprocal")])
 def test_a_figure_that_a_validation_makes_of_finite_numbers_is_a_warning(figure, op, how, tmp_path):
     # Given what is shown of a validation, made of single numbers, when it is not finite,
     report = run(figure, tmp_path, how)
