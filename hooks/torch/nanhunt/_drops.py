@@ -21,6 +21,7 @@ from nanhunt._tap.tap_library import unheard
 if TYPE_CHECKING:
     from nanhunt._session import Session
 
+_USED = 2        # of `stepped`: parameters were written with what was made of gradients
 _BAD_NUMBER = 2  # of `looked`: a number that is not finite was made of gradients
 
 
@@ -77,9 +78,8 @@ class Drops:
         self.drops = False
         if session.tap is not None:
             session.tap.settle(False)
-        # What the program has written into parameters since backward is what it made of them (SAM's first step).
-        self._bad = not (session.state.stepped or self._has_written()) and (
-            session.facts.gradients_are_bad or self._heard_bad())
+        # What the program has written of them into parameters since backward has used them (SAM's first step).
+        self._bad = not session.state.stepped & _USED and (session.facts.gradients_are_bad or self._heard_bad())
         session.facts.skipped = session.facts.skipped or self._bad
 
     def _heard_bad(self) -> bool:
@@ -115,9 +115,6 @@ class Drops:
         if self._is_gone() or session.state.looked and not session.judge.facts() & AMID:
             return self._heard_bad()
         return session.mode is StepMode.UNHEARD and self._looks and bool(session.judge.facts() & USUAL)
-
-    def _has_written(self) -> bool:
-        return any(p._version != self._versions[0] for p in self.with_gradient)
 
     def used_up(self) -> bool:
         """Since backward the parameter or its gradient was written, or the gradient was cleared."""

@@ -35,7 +35,7 @@ class Between {
   void begin_backward(std::int64_t step) {
     stage_ = Stage::kUnscale;
     step_ = step;
-    loss_ = of_gradients_ = bad_number_ = false;
+    loss_ = of_gradients_ = bad_number_ = uses_gradients_ = false;
     exchanged_.clear();
     of_them_.clear();
     end_backward();
@@ -54,6 +54,8 @@ class Between {
 
   // The program itself has written parameters since backward: it is its own optimizer.
   bool has_stepped() const { return stage_ == Stage::kStepped; }
+  // ... with what it made of this step's gradients.
+  bool has_used_gradients() const { return has_stepped() && uses_gradients_; }
 
   // A number is read in step `step`: whether gradients of that step were made into one since backward.
   bool is_look(std::int64_t step) const {
@@ -81,7 +83,7 @@ class Between {
     if (phase == NANHUNT_PHASE_CLIP && stage_ != Stage::kNone) of_gradients_ = is_of_gradients_ = true;  // their norm
     if (phase == NANHUNT_PHASE_OPTIMIZER) of_gradients_ = false;  // who reads a number from here on gives nothing up
     if (phase == NANHUNT_PHASE_LOSS && stage_ != Stage::kNone) {
-      if (!learns(each) && steps(plan, copies, each)) return NANHUNT_PHASE_OPTIMIZER;
+      if (!learns(each) && steps(plan, identities, copies, each)) return NANHUNT_PHASE_OPTIMIZER;
       return has_stepped() ? after_update(identities, each) : after_backward(plan, result, identities, each);
     }
     // Another model was called with gradients off; the loss is against what it gave.
@@ -96,12 +98,13 @@ class Between {
 
   // Whether a parameter is changed, be it by the first op that does so.
   template <typename Each>
-  bool steps(const Plan& plan, const Copies& copies, Each&& each) {
+  bool steps(const Plan& plan, const Identities& identities, const Copies& copies, Each&& each) {
     if (!plan.writes || is_fill(plan)) return false;
     bool first = true, weights = false;
     each([&](const at::Tensor& t) {
       if (std::exchange(first, false)) weights = copies.is_parameter(t);
     });
+    uses_gradients_ = uses_gradients_ || (weights && is_of_backward(identities, each, false));
     if (weights && !has_stepped()) {
       stage_ = Stage::kStepped;
       first_after_ = last_storage_number() + 1;
@@ -188,16 +191,16 @@ class Between {
   void end_backward() {
     if (!backwards_.empty() && backwards_.back().second == kOpen) backwards_.back().second = last_storage_number();
   }
-  // Whether any of what the op is given was made or written by a backward of this step, or is not known. What the
-  // program computes of its outputs then is a metric.
+  // Whether any of what the op is given was made or written by a backward of this step, or is not known, where that
+  // counts. What the program computes of its outputs then is a metric.
   template <typename Each>
-  bool is_of_backward(const Identities& identities, Each&& each) const {
+  bool is_of_backward(const Identities& identities, Each&& each, bool unknown = true) const {
     bool any = false;
     each([&](const at::Tensor& t) {
       if (t.unsafeGetTensorImpl()->is_wrapped_number()) return;  // Python's
       const std::int64_t number = identities.number_of(t);
       const auto holds = [&](const auto& made) { return number >= made.first && number <= made.second; };
-      any = any || number == 0 || std::any_of(backwards_.begin(), backwards_.end(), holds) ||
+      any = any || (number == 0 && unknown) || std::any_of(backwards_.begin(), backwards_.end(), holds) ||
             added_to_.contains(number) || exchanged_.contains(number) || of_them_.contains(number);
     });
     return any;
@@ -241,6 +244,7 @@ class Between {
   bool loss_ = false;          // a forward has come, and no backward since
   bool of_gradients_ = false;  // something was computed of gradients that are more than numbers since backward
   bool bad_number_ = false;    // ... and a number that is not finite was
+  bool uses_gradients_ = false;  // a parameter was written with such since backward
   std::set<std::int64_t> exchanged_;  // storages of what came from other ranks and is not averaged yet
   std::set<std::int64_t> added_to_;   // storages of before the last backward that one of this step wrote
   static constexpr std::size_t kMostBackwards = 64;

@@ -72,7 +72,7 @@ struct State {
   // Set by the tap: one wrote weights, or copies of them that last, between two steps; and copies of 16 bits.
   std::int64_t wrote_weights = 0;
   std::int64_t held = 0;    // set by the tap: rows of the step stay in memory, unread
-  std::int64_t stepped = 0;  // set by the tap: the program itself wrote parameters after backward
+  std::int64_t stepped = 0;  // set by the tap: the program itself wrote parameters after backward; 2: of gradients
   std::int64_t wanted = 0;  // set by the tap: one of them is no mask, and its rows went to the recorder
   std::int64_t compiling = 0;  // ops that run are a compiler's
   std::int64_t reads = 0;  // when what ops show on a device is read: Reads
@@ -88,6 +88,7 @@ enum Reads : std::int64_t {
 };
 
 inline constexpr std::int64_t kWrote = 1, kWroteNarrow = 2;
+inline constexpr std::int64_t kStepped = 1, kUsedGradients = 2;
 
 // What is not watched, and how often since Python asked.
 using Notes = std::map<std::string, std::int64_t>;

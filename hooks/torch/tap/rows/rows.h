@@ -133,7 +133,8 @@ class Rows {
           for (const Given::Written& one : given.written) take(one.tensor);
         });
     if (plan.writes && state_->phase == NANHUNT_PHASE_LOSS && phase_ != NANHUNT_PHASE_LOSS) state_->wrote = 1;
-    if (plan.writes && between.has_stepped() && phase_ == NANHUNT_PHASE_OPTIMIZER) state_->stepped = 1;
+    if (plan.writes && between.has_stepped() && phase_ == NANHUNT_PHASE_OPTIMIZER)
+      state_->stepped |= between.has_used_gradients() ? kStepped | kUsedGradients : kStepped;
     if (plan.returns == 1 && (phase_ == NANHUNT_PHASE_UNSCALE || phase_ == NANHUNT_PHASE_CLIP)) {
       each_tensor(stack.back(), [&](const at::Tensor& t) {
         if (const auto number = one_number(t); number && !std::isfinite(*number)) between.on_bad_number();
@@ -303,7 +304,7 @@ class Rows {
   void set_place(std::optional<Place> place) { in_graph_ = place; }
   // A compiled graph or a launched kernel wrote it: the program is its own optimizer where that is a parameter.
   void note_written_unheard(const at::Tensor& t) {
-    if (state_->phase == NANHUNT_PHASE_LOSS && copies.is_weights(t)) state_->stepped = 1;
+    if (state_->phase == NANHUNT_PHASE_LOSS && copies.is_weights(t)) state_->stepped |= kStepped;
   }
   // The number of the row that the recorder got last.
   std::uint64_t last_reported() const { return to_.next_seq(to_.self) - 1; }
