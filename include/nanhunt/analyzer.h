@@ -177,6 +177,7 @@ struct Finding {
   std::string same_line_as;  // id of an earlier finding whose operation the same line of code called; "": none
   std::string ignored;  // why the user of the run named it as harmless (severity info then); "": it was not
   std::string kernel;  // of its op, the one that ran longest; "": not known
+  bool figure = false;  // a single number that a validation shows, made of finite ones: a warning
   std::string part_of;  // what its op computes a part of: "logdet", "the derivative of sqrt"; "": it is called itself
   double scale = 1;
   // steps in which it was seen to happen; what is only their aftermath does not count

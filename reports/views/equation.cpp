@@ -184,8 +184,8 @@ bool called_in(std::string_view text, std::string_view sign) {
     if (i == text.size() || text[i] != '(') continue;
     const std::string_view name = table_name(text.substr(begin, i - begin));
     const bool of_python = begin == 0 || text[begin - 1] != '.';
-    if (sign_of(name) == sign || (sign == "/" && is_reciprocal(name)) || op_info(name).has(kComposed) || (sign == "+" && of_python && name == "sum"))
-      return true;
+    const bool itself = sign_of(name) == sign || (sign == "/" && is_reciprocal(name));
+    if (itself || op_info(name).has(kComposed) || (sign == "+" && of_python && name == "sum")) return true;
     const auto* row = std::ranges::find(kComposedFunctions, name, &Composed::name);
     if (row != std::end(kComposedFunctions) && row->signs.find(sign == "**" ? '^' : sign.front()) != sign.npos)
       return true;

@@ -163,16 +163,13 @@ bool is_figure(const Diagnosed& d) {
                      [](const SinkHit& sink) { return sink.kind == TensorRole::kOutput; });
 }
 
-Severity severity_of(const Diagnosed& d) {
-  return d.c.birth.taken_back || is_figure(d) ? Severity::kWarning : Severity::kFault;
-}
-
 Finding make_finding(const Diagnosed& d) {
   const Case& c = d.c;
   const Birth& birth = c.birth;
   Finding f;
   f.cls = d.cls;
-  f.severity = severity_of(d);
+  f.figure = is_figure(d);
+  f.severity = birth.taken_back || f.figure ? Severity::kWarning : Severity::kFault;
   f.confidence = !birth.watched || birth.after_loss || !(d.diagnosis.sure || d.proved) ? Confidence::kInferred
                  : d.proved                                                            ? Confidence::kProved
                                                                                        : Confidence::kObserved;
@@ -301,7 +298,7 @@ class FindingGroup {
     const bool alike =
         lead_.cls == other.cls && lead_.c.birth.kind == other.c.birth.kind && x.op == y.op && x.phase == y.phase;
     return alike && lead_.c.birth.taken_back == other.c.birth.taken_back &&
-           finding_.severity == severity_of(other) && (x.step == y.step || modules_.contains(y.module));
+           finding_.figure == is_figure(other) && (x.step == y.step || modules_.contains(y.module));
   }
   bool has_derivative(const Diagnosed& other) const { return is_derivative_of(other.c, lead_.c) || repeats(other); }
 

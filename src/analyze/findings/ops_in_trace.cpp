@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <utility>
-
 #include "src/analyze/wording/advice.h"
 
 namespace nanhunt::analyze {
@@ -79,8 +77,8 @@ void advise_recording(std::vector<Finding>& findings, const OpsInTrace& ops) {
     }
     if (!lost_ops || !is_made_by_no_op(f.cls)) continue;
     f.confidence = Confidence::kInferred;
-    std::string lost = "The trace is damaged: the operation that made this may be among the records that it lost.";
-    f.explanation = f.explanation.empty() ? std::move(lost) : lost + " " + f.explanation;
+    f.explanation = "The trace is damaged: the operation that made this may be among the records that it lost." +
+                    (f.explanation.empty() ? "" : " " + f.explanation);
     f.advice.insert(f.advice.begin(), make_advice("record-again"));
   }
 }

@@ -223,8 +223,8 @@ class ValueGraph {
   Birth& deferred_birth(const RecentOp& call, const Value& result);
   void note_given(const OpInView& op, const OpRef& at);
   void note_exchanged(const OpInView& op);
-  const Value* exchanged_as(const Value& value) const;
-  const Value* exchanged_behind(const OpInView& op) const;
+  const Value* exchanged_as(const Value& value);
+  const Value* exchanged_behind(const OpInView& op);
   void note_first(LabelSetId labels, std::uint8_t kinds, const OpRef& at);
   void note_target(const OpInView& op);
   void carry(Value& value, LabelSetId labels, Deliberate deliberate, NodeId node);
@@ -285,7 +285,7 @@ class ValueGraph {
   std::vector<DeferredResult> deferred_results_;
   std::vector<BirthId> sent_in_step_;           // went to other ranks for the first time
   std::size_t sent_ = 0;
-  std::vector<Value> exchanged_;                // bad results of calls between ranks in the step at hand
+  std::vector<ValueId> exchanged_;              // bad results of calls between ranks in the step of the last of them
   std::vector<BirthId> born_in_step_;           // need the step's scale
   std::vector<BirthId> hit_in_step_;            // reached a sink in the current step
   std::vector<BirthId> open_trials_;            // reached gradients of skipped steps, and no step was clean since

@@ -39,25 +39,32 @@ void ValueGraph::note_given(const OpInView& op, const OpRef& at) {
   }
 }
 
+// Bad results of a call between ranks are kept by their number: garbage is collected within a step.
 void ValueGraph::note_exchanged(const OpInView& op) {
   constexpr std::size_t kMost = 64;
-  if (!exchanged_.empty() && exchanged_.front().made_step != op.record->step) exchanged_.clear();
+  const Value* first = exchanged_.empty() ? nullptr : values_.find(exchanged_.front());
+  if (first == nullptr || first->made_step != op.record->step) exchanged_.clear();
   for (const Value* value : op.out) {
-    if (value != nullptr && value->bad != 0 && value->labels != 0 && exchanged_.size() < kMost) exchanged_.push_back(*value);
+    if (value != nullptr && value->bad != 0 && value->labels != 0 && exchanged_.size() < kMost)
+      exchanged_.push_back(value->id);
   }
 }
 
 // What appears in a step after a call between ranks gave as bad a result, which another thread may hand on: PyTorch
 // calls a hook of DistributedDataParallel there that casts gradients back.
-const Value* ValueGraph::exchanged_as(const Value& value) const {
-  const auto found = std::find_if(exchanged_.rbegin(), exchanged_.rend(), [&](const Value& result) {
-    return result.made_step == step_ && result.stats.numel >= value.stats.numel && (value.bad & ~result.bad) == 0;
-  });
-  return value.bad == 0 || found == exchanged_.rend() ? nullptr : &*found;
+const Value* ValueGraph::exchanged_as(const Value& value) {
+  if (value.bad == 0) return nullptr;
+  for (auto id = exchanged_.rbegin(); id != exchanged_.rend(); ++id) {
+    const Value* result = values_.find(*id);
+    if (result != nullptr && result->made_step == step_ && result->stats.numel >= value.stats.numel &&
+        (value.bad & ~result->bad) == 0)
+      return result;
+  }
+  return nullptr;
 }
 
 // ... which a copy hands on whose source was finite when it was read last.
-const Value* ValueGraph::exchanged_behind(const OpInView& op) const {
+const Value* ValueGraph::exchanged_behind(const OpInView& op) {
   const Value* out = op.out.empty() ? nullptr : op.out[0];
   if (out == nullptr || op.info->bound != Bound::kCopy) return nullptr;
   for (std::size_t i = 0; i < op.in.size(); ++i) {

@@ -553,7 +553,7 @@ void ValueGraph::collect_garbage() {
     roots.push_back(birth->sent->node);
   }
 
-  for (LastNumber* last : {&last_number_, &last_validated_, &looked_at_})
+  for (LastNumber* last : {&last_number_, &last_validated_, &looked_at_, &last_given_, &last_alone_})
     if (last->bad) root(last->value.labels, last->value.node);
 
   std::vector<BirthId> alive = pending_;
@@ -576,7 +576,7 @@ void ValueGraph::collect_garbage() {
     value.labels = new_sets[value.labels];
     value.node = node(value.node);
   });
-  for (LastNumber* last : {&last_number_, &last_validated_, &looked_at_}) {
+  for (LastNumber* last : {&last_number_, &last_validated_, &looked_at_, &last_given_, &last_alone_}) {
     if (!last->bad) continue;
     last->value.labels = new_sets[last->value.labels];
     last->value.node = node(last->value.node);

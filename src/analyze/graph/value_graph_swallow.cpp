@@ -157,11 +157,11 @@ BirthId ValueGraph::faded_of(const OpInView& op) const {
   if (!by_infinity && (op.info->pole == Pole::kNone || op.info->pole == Pole::kEmpty)) return 0;
   for (std::size_t i = 0; i < op.in.size(); ++i) {
     const Value* value = op.in[i];
+    if (value == nullptr || value->faded == 0 || value->stats.zero == 0 || !births_.contains(value->faded)) continue;
     const bool at_pole =
-        value != nullptr && value->faded != 0 && value->stats.zero > 0 &&
-        (by_infinity || std::any_of(op.info->pole_slots.begin(), op.info->pole_slots.end(),
-                    [&](std::string_view slot) { return !slot.empty() && names_.is(op.inputs[i].slot, slot); }));
-    if (at_pole && births_.contains(value->faded)) return value->faded;
+        std::any_of(op.info->pole_slots.begin(), op.info->pole_slots.end(),
+                    [&](std::string_view slot) { return !slot.empty() && names_.is(op.inputs[i].slot, slot); });
+    if (by_infinity || at_pole) return value->faded;
   }
   return 0;
 }

@@ -72,8 +72,7 @@ std::uint64_t Endings::given_up_in(std::uint32_t first, std::uint32_t last) cons
 void Endings::conclude(std::vector<Finding>& findings, bool trained) const {
   for (Finding& f : findings) {
     // A figure that only a validation shows is a warning, unless the program stops at it.
-    const bool figure = f.severity == Severity::kWarning && f.unfinished && f.place.phase == Phase::kValidation;
-    if (f.severity != Severity::kFault && !figure) continue;
+    if (f.severity != Severity::kFault && !f.figure) continue;
     const auto at = std::find_if(endings_.begin(), endings_.end(), [&](const auto& one) {
       return one.second.bad && one.first >= f.first_step && one.first <= f.last_step;
     });
@@ -84,7 +83,7 @@ void Endings::conclude(std::vector<Finding>& findings, bool trained) const {
     });
     const bool validated = f.place.phase == Phase::kValidation || (f.cls == FindingClass::kBadInput && of_outputs);
     if ((validated || !trained) && at->second.how == StepEnding::kEnd) continue;
-    if (figure && at->second.how != StepEnding::kException) continue;
+    if (f.figure && at->second.how != StepEnding::kException) continue;
     f.severity = Severity::kFault;
     const std::string text = sentence(at->first, at->second);
     f.explanation = f.explanation.empty() ? text : text + " " + f.explanation;

@@ -126,7 +126,7 @@ void OwnScaler::use_last() {
 
 void OwnScaler::on_gradient(const OpInView& op, double number) {
   const bool averages = std::any_of(ranks_.begin(), ranks_.end(), [&](std::size_t count) {
-    return number == static_cast<double>(count);
+    return std::fabs(number - static_cast<double>(count)) <= kWhole * number;
   });
   if (unscaled_ || number == 1 || averages) return;
   // A number that clipping made may come near the scale by chance: the norm is near the limit then.

@@ -271,6 +271,30 @@ def test_the_layer_of_a_model_that_is_never_trained_is_named(frozen, level, tmp_
 
 
 @pytest.mark.parametrize("level", LEVELS)
+def test_a_module_without_parameters_is_no_layer_whenever_it_is_called(level, tmp_path):
+    # Given one that is called with gradients off and overflows, once for the first time and once for the fourth,
+    def build(bad):
+        torch.manual_seed(0)
+        net, score = Net(), Exponent()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+
+        def step(i):
+            x, _ = data()
+            opt.zero_grad()
+            out = net(x)
+            with torch.no_grad():
+                wanted = score(x * 1000 if i == bad else x)
+            F.mse_loss(out, wanted.expand_as(out)).backward()
+            opt.step()
+
+        return step, net, opt
+
+    for bad in (0, 3):
+        said = told(lambda bad=bad: build(bad), tmp_path / str(bad), level, steps=5)
+        assert said.what[1:] == ("aten::exp", "loss", "<loss>"), (bad, said.show())
+
+
+@pytest.mark.parametrize("level", LEVELS)
 def test_a_model_that_is_called_before_it_is_trained_has_its_own_names_then(level, tmp_path):
     # Given a validation before the first step,
     def build():

@@ -47,7 +47,7 @@ _root: RootCall | None = None  # the one that runs
 _follow = calls.follow         # what becomes of calls inside of it
 _calls = 0                     # root calls of this step
 _aside: torch.nn.Module | None = None  # a module that is called with gradients off
-_is_aside = False            # ... and runs
+_runs_aside = False          # ... now
 _step_of_calls = -1
 _had_backward = False          # since the last root call
 _in_backward = 0
@@ -162,8 +162,7 @@ def _profiler(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def patched(*args: Any, **kwargs: Any) -> Any:
         session = _session
-        if session is not None and session.kernels is not None and not (
-                _is_traced() or _compiler._is_compiling_flag):
+        if session is not None and session.kernels is not None and not (_is_traced() or _compiler._is_compiling_flag):
             try:
                 session.kernels.give_way(args[0])
             except Exception as error:
@@ -190,7 +189,7 @@ def _module_called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         if not (session.threads.trains and session.threads.watched == _this_thread()) and (
                 not _hears_call(session, module)):
             return _call_module(module, *args, **kwargs)
-        if _root is not None or _in_backward or _is_aside:  # in backward: a checkpoint runs it again
+        if _root is not None or _in_backward or _runs_aside:  # in backward: a checkpoint runs it again
             places = session.places
             if places is None:
                 return _call_module(module, *args, **kwargs)
@@ -230,17 +229,17 @@ def _hears_call(session: Session, module: torch.nn.Module) -> bool:
 
 def _call_aside(session: Session, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call with gradients off: modules inside are part of it. Of one that is trained it is a validation."""
-    global _aside, _is_aside
-    validates, was = _trainable(module), _follow.mode
+    global _aside, _runs_aside
+    validates, was = bool(_is_root.get(id(module))), _follow.mode
     if validates:
         session.notify("before_validated", module)
     places = enter_other(session, module)
     calls.look_into(places)
-    _is_aside = True
+    _runs_aside = True
     try:
         output = _call_module(module, *args, **kwargs)
     finally:
-        _follow.mode, _aside, _is_aside = was, None, False
+        _follow.mode, _aside, _runs_aside = was, None, False
         if places is not None:
             places.exit()
     if validates:
@@ -275,8 +274,9 @@ def _begin_root(session: Session, module: torch.nn.Module, args: tuple[Any, ...]
     if session.state.course != lib.TRAINS and session.inference.begins_forward(module, learns, args, kwargs):
         pass
     elif not learns:
-        if session.recorder is not None and (trainable or known is None and not with_gradients):
-            _aside = module if trainable or type(module).__name__ not in TRANSPARENT else None
+        if session.recorder is not None and (trainable or key not in _is_root and not with_gradients and
+                                             type(module).__name__ not in TRANSPARENT):
+            _aside = module  # a frozen one stays unknown; one without parameters is known to be none
             if trainable:
                 session.begins_work(module)
                 session.state.phase = lib.VALIDATION
