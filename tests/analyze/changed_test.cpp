@@ -345,5 +345,32 @@ TEST(Comm, what_a_call_was_given_bad_without_a_record_of_its_making_is_not_laid_
   EXPECT_EQ(a.findings[0].place.phase, Phase::kComm) << table(a);
 }
 
+// A bucket of gradients that goes between ranks as fp16, and is written back by a thread that is not heard. `garbage`: bad
+// results in between that nothing uses.
+Analysis cast_for_the_wire(bool exchanged, int garbage) {
+  TraceBuilder t;
+  const Handle bucket = t.in("fc1", Phase::kBackward).op("mm", {{"self", t.value(finite(64))}}, finite(64).range(-1e6, 1e6));
+  const Handle wire = t.op("_to_copy", {{"self", bucket}}, finite(64).as(DType::kF16).inf(3));
+  if (exchanged) t.in("fc1", Phase::kComm).op("all_reduce", {{"self", wire}}, finite(64).as(DType::kF16).inf(3));
+  t.in("fc1", Phase::kBackward);
+  for (int i = 0; i < garbage; ++i) t.op("log", {{"self", t.value(finite(1).range(0, 0).zeros(1))}}, finite(1).inf(1));
+  Handle grad = t.value(finite(64));
+  t.in_place("copy_", grad, {{"src", bucket}}, finite(64).inf(3));
+  t.mark(TensorRole::kBoundaryGradient, "fc1.weight", grad);
+  t.end_step();
+  return analysis_of(t);
+}
+
+TEST(Comm, what_a_call_gave_is_followed_into_memory_that_another_thread_writes) {
+  for (const int garbage : {0, 10000}) {
+    const Analysis a = cast_for_the_wire(true, garbage);
+    ASSERT_EQ(a.findings.size(), 1u) << table(a);
+    EXPECT_EQ(a.findings[0].place.op, "_to_copy");
+    EXPECT_EQ(a.findings[0].cls, FindingClass::kOverflow);
+  }
+  // its twin: no call gave it, so the copy is where it is seen first
+  EXPECT_NE(cast_for_the_wire(false, 0).findings.at(0).place.op, "_to_copy");
+}
+
 }  // namespace
 }  // namespace nanhunt
