@@ -154,6 +154,9 @@ struct IntoPart {
   std::string_view op, argument;
 };
 inline constexpr IntoPart kIntoParts[] = {{"fsdp::all_gather_copy_in", "all_gather_output"}};
+// Namespaces of what PyTorch itself registers in Python.
+inline constexpr std::string_view kPythonOfPytorch[] = {"prims", "debugprims", "rngprims", "quantized_decomposed",
+                                                        "c10d_functional", "fsdp"};
 
 inline bool is_unsaid(std::string_view op, std::string_view name, std::string_view argument) {
   if (among(op, kTrains)) return among(argument, kRunning);
@@ -196,8 +199,10 @@ inline ArgKind kind_of(const c10::Argument& argument) {
   return ArgKind::kOther;
 }
 
-// "registered at train.py:12". PyTorch's own are ops as any other, but for those that it registers for others.
-inline bool is_of_python(std::string_view registered) {
+// "registered at train.py:12"; up to PyTorch 2.4 "registered at /dev/null:12". PyTorch's own are ops as any other, but for
+// those that it registers for others.
+inline bool is_of_python(std::string_view registered, std::string_view op) {
+  if (registered.find("/dev/null:") != registered.npos) return !among(op.substr(0, op.find("::")), kPythonOfPytorch);
   const std::size_t end = registered.rfind(".py:");
   if (end == registered.npos) return false;
   const std::string_view file = registered.substr(0, end + 3);
@@ -223,7 +228,7 @@ inline Plan read(const c10::OperatorHandle& handle) {
   plan.decomposes = handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
                     !handle.hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
                     !handle.hasKernelForDispatchKey(c10::DispatchKey::CUDA) && !plan.collective;
-  plan.of_python = is_of_python(handle.debug());
+  plan.of_python = is_of_python(handle.debug(), op);
   const bool blind = among(bare, kShapeOnly) || among(bare, kGarbage);
   std::int32_t index = 0;
   for (const c10::Argument& argument : schema.arguments()) {

@@ -529,7 +529,7 @@ def test_a_division_by_0_is_one_also_where_healthy_steps_have_swallowed_infiniti
 
 
 # Operators of the program's own, written in Python.
-@torch.library.custom_op("nanhunt_calls::root", mutates_args=())
+@torch.library.custom_op("nanhunt_calls::root", mutates_args=(), schema="(Tensor x) -> Tensor")
 def custom_root(x: torch.Tensor) -> torch.Tensor:
     return x.pow(-0.5)
 
@@ -538,12 +538,12 @@ custom_root.register_autograd(lambda ctx, g: g * -0.5 * ctx.saved_tensors[0].pow
                               setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
 
 
-@torch.library.custom_op("nanhunt_calls::shrink", mutates_args=("x",))
+@torch.library.custom_op("nanhunt_calls::shrink", mutates_args=("x",), schema="(Tensor(a!) x, Tensor by) -> ()")
 def custom_shrink(x: torch.Tensor, by: torch.Tensor) -> None:
     x.div_(by)
 
 
-@torch.library.custom_op("nanhunt_calls::unheard", mutates_args=())
+@torch.library.custom_op("nanhunt_calls::unheard", mutates_args=(), schema="(Tensor x) -> Tensor")
 def custom_unheard(x: torch.Tensor) -> torch.Tensor:
     numbers = x.numpy()
     return torch.from_numpy(numbers / abs(numbers))
