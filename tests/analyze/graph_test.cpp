@@ -387,6 +387,23 @@ TEST(Graph, an_unread_value_between_carries_the_origin_on) {
   EXPECT_EQ(table(analysis_of(t)), "overflow | exp | a | forward | step 0 | appear | observed\n");
 }
 
+TEST(Graph, all_of_a_memory_that_nobody_read_carries_on_what_was_written_into_a_part_of_it) {
+  const auto found = [](bool bad) {
+    TraceBuilder t;
+    const Handle root = t.in("a", Phase::kBackward).op("sqrt", {{"self", t.value(finite(4).range(-1, 1))}}, finite(4).nan(bad ? 2 : 0));
+    const Handle whole = t.op("zeros", {}, finite(64).zeros(64).range(0, 0));
+    Handle part = t.seen_as(whole, finite(4).unread(), whole.id);
+    t.in_place("copy_", part, {{"src", root}}, finite(4).nan(bad ? 2 : 0));
+    t.in_place("copy_", part, {{"src", t.value(finite(4))}}, finite(4));
+    const Handle all = t.seen_as(part, finite(64).unread(), 0);
+    const Handle sum = t.in("b", Phase::kBackward).op("index_add", {{"self", t.value(finite(64))}, {"source", all}}, finite(64).nan(2));
+    t.mark(TensorRole::kBoundaryGradient, "b.weight", sum);
+    return table(analysis_of(t));
+  };
+  EXPECT_EQ(found(true), "invalid | sqrt | a | backward | step 0 | appear | observed\n");
+  EXPECT_NE(found(false).find("index_add"), std::string::npos) << found(false);
+}
+
 TEST(Graph, lost_rows_before_the_origin_make_the_conclusion_inferred_and_are_counted) {
   TraceBuilder t;
   const Handle x = t.value(finite());

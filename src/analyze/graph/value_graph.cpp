@@ -24,8 +24,7 @@ std::span<const T> slice_of(const std::vector<T>& table, std::uint32_t first, st
   return std::span<const T>(table).subspan(first, std::min<std::size_t>(count, table.size() - first));
 }
 
-// What is about to be overwritten may come through a view that was never read: it is as bad as what else shows the same
-// contents.
+// A view that was never read is as bad as what else shows the same contents.
 void taint_unread(ValueTable& values, Value& value) {
   constexpr int kMaxViews = 64;
   const auto take = [&value](const Value& other) {
@@ -40,6 +39,12 @@ void taint_unread(ValueTable& values, Value& value) {
   for (std::int32_t slot = value.older; slot >= 0 && looked < kMaxViews; slot = values.at(slot).older, ++looked) {
     if (take(values.at(slot))) return;
   }
+  // All of a memory shows what was written into parts of it.
+  const StorageInfo* info = values.storage(value.storage);
+  if (info == nullptr || info->residual_labels == 0 || !value.extent.holds(info->seen)) return;
+  value.labels = info->residual_labels;
+  value.deliberate = info->residual_deliberate;
+  value.node = info->residual_node;
 }
 
 }  // namespace

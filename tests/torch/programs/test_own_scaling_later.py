@@ -8,6 +8,7 @@ import math
 
 import pytest
 import torch
+from listening import needs_saved_shown
 from own_programs import LEVELS, Net, assert_silent, data, told
 from own_scalers import Half, Masters, Own, own
 from torch import nn
@@ -323,6 +324,7 @@ def times(a, b):
     return a * b
 
 
+@needs_saved_shown
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_weight_in_the_loss_is_no_scale_though_one_line_multiplies_by_both(level, tmp_path):
     def build():
