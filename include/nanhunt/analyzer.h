@@ -198,6 +198,7 @@ struct Finding {
   std::optional<OpPlace> first_inf, first_nan;  // in the badness this finding explains
   std::vector<std::int64_t> samples;  // data set ids of bad rows, or of the step's batch
   std::vector<std::string> sinks;     // "parameter fc1.weight", "loss"
+  std::vector<std::string> also_at;   // other lines at which it arose in the same step and module
   std::vector<std::string> also;      // same class, op, phase and step at other modules, as module paths
   std::vector<Advice> advice;  // what worked first, what failed last: reports keep this order
   std::vector<RelatedFinding> related;  // of the same line in the same step, or further along its chain

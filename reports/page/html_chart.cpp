@@ -67,7 +67,7 @@ void write_axes(HtmlWriter& out, const Scale& scale, double bottom) {
     draw_loss_axis(out, scale.frame, scale.lowest, scale.highest, scale.logarithmic);
   } else {
     draw_label(out, scale.frame.middle(), (scale.frame.top + scale.frame.bottom) / 2, Anchor::kMiddle,
-               "no finite loss");
+               view.not_finite == 0 ? "no loss is known" : "no finite loss");
   }
   draw_label(out, scale.x(view.first_step), bottom,
              view.first_step == view.last_step ? Anchor::kMiddle : Anchor::kStart,

@@ -111,7 +111,10 @@ void add_code(ElementView& view, const Finding& f) {
   // Of one side alone the whole line says too much.
   if (view.operands.size() < 2 && divisor.empty()) return;
   view.in_code = clip(operation_in_line(*f.place.op, lines.front(), lines.subspan(1)), kNameLimit);
-  if (divisor.empty() || view.operands.empty()) return;
+  // The numbers are what must be read: the line itself stands above.
+  constexpr std::size_t kMost = 60, kMostBesideDivisor = 40;
+  if (view.in_code.size() > (divisor.empty() ? kMost : kMostBesideDivisor)) view.in_code.clear();
+  if (divisor.empty() || view.operands.empty() || divisor.size() > kMost) return;
   view.joint = ": ";
   view.equation = divisor + " = " + view.operands.front().value;
 }
@@ -357,7 +360,7 @@ FindingView view_finding(const Finding& f, bool many_ranks) {
   if (view.advice.empty() || view.advice.front().tried == Tried::kFailed) {
     view.cure = view.advice.empty() ? std::string(kNone) : "nothing that was tried helped";
   } else {
-    view.cure = view.advice.front().text;
+    view.cure = view.advice.front().text + likewise_at(f);
     view.cure_badge = view.advice.front().badge;
     view.cure_tried = view.advice.front().tried;
   }

@@ -75,9 +75,17 @@ FramesView view_frames(const std::vector<SourceFrame>& frames) {
   return out;
 }
 
+std::string likewise_at(const Finding& finding) {
+  constexpr std::size_t kMost = 3;
+  if (finding.also_at.empty()) return "";
+  std::vector<std::string> lines;
+  for (std::size_t i = 0; i < finding.also_at.size() && i < kMost; ++i) lines.push_back(clip(finding.also_at[i], kNameLimit));
+  return " Likewise at " + join(lines, ", ") + ".";
+}
+
 std::string change_sentence(const Finding& finding) {
   if (finding.advice.empty() || tried(finding.advice.front()) == Tried::kFailed) return "";
-  const std::string advice = clip(finding.advice.front().text, kSentenceLimit);
+  const std::string advice = clip(finding.advice.front().text, kSentenceLimit) + likewise_at(finding);
   std::string where = clip(finding.call_site, kNameLimit);
   if (where.empty()) return advice;
   if (!finding.frames.empty()) {

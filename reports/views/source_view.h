@@ -33,6 +33,9 @@ inline constexpr std::size_t kMaxFrames = 16;
 
 FramesView view_frames(const std::vector<SourceFrame>& frames);
 
+// " Likewise at train.py:43.": the other lines of the same fault; "": there are none.
+std::string likewise_at(const Finding& finding);
+
 // "At train.py:42 (y = x / n): raise eps"; empty where no advice is left. Names the program's line where it is known.
 std::string change_sentence(const Finding& finding);
 

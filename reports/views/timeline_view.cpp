@@ -112,6 +112,11 @@ TimelineView make_timeline_view(const Analysis& analysis) {
       if (mark.count != 0) view.marks.push_back(mark);
     }
   }
+  // 0 throughout stands for losses that could not be read.
+  if (view.has_losses && view.lowest == 0 && view.highest == 0) {
+    view.has_losses = false;
+    view.lines.clear();
+  }
   view.logarithmic = view.has_losses && view.lowest > 0 && view.highest / view.lowest > kLogarithmicFrom;
   return view;
 }
@@ -124,7 +129,7 @@ std::string chart_caption(const TimelineView& view, bool has_table) {
   std::string text = view.first_step == view.last_step ? "The loss, of " : "The loss, from ";
   text += span(view.first_step, view.last_step) + ". ";
   if (!view.has_losses) {
-    text += "No loss was finite";
+    text += view.not_finite == 0 ? "No loss is known" : "No loss was finite";
   } else if (view.not_finite == 0) {
     text += "All losses that were recorded are finite";
   } else {

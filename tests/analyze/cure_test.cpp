@@ -335,6 +335,33 @@ TEST(Cures, of_a_divisor_that_is_one_number_of_the_programs_own_look_at_where_it
   }
 }
 
+TEST(Cures, of_0_by_a_number_that_is_0_keep_the_number_away_from_0) {
+  TraceBuilder t;
+  const Numbers zero = finite(1).range(0, 0).zeros(1);
+  const Handle y = t.in("").op("div", {{"self", t.value(finite(4).range(0, 0).zeros(4))}, {"other", t.value(zero)}}, finite(4).nan(4));
+  t.mark(TensorRole::kLoss, "loss", y);
+  t.end_step();
+  const Finding f = analysis_of(t).findings.at(0);
+  EXPECT_EQ(advice_of(f), "clamp-divisor ");
+  EXPECT_TRUE(says(f, "a single number that the program holds, and it is 0")) << text_of(f);
+}
+
+TEST(Cures, say_the_other_lines_at_which_the_same_arose) {
+  TraceBuilder t;
+  const auto divided = [&](const std::string& line) {
+    return t.called_from(line).op("div", {{"self", t.value(finite(4))}, {"other", t.value(finite(4).range(0, 1).zeros(1))}}, finite(4).inf(1));
+  };
+  t.in("head");
+  const Handle a = divided("train.py:8"), b = divided("train.py:9"), c = divided("torch/nn/functional.py:9");
+  const Handle y = t.called_from("train.py:10").op("add", {{"self", a}, {"other", b}}, finite(4).inf(2));
+  const Handle z = t.called_from("train.py:11").op("add", {{"self", y}, {"other", c}}, finite(4).inf(3));
+  t.mark(TensorRole::kLoss, "loss", z);
+  t.end_step();
+  const Analysis found = analysis_of(t);
+  ASSERT_EQ(found.findings.size(), 1u) << table(found);
+  EXPECT_EQ(found.findings[0].also_at, std::vector<std::string>{"train.py:9"});
+}
+
 // What the numbers that are divided by were made of: of `made` in this format, by 4.
 std::string divided_by(DType made, double factor) {
   TraceBuilder t;

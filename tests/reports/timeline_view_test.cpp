@@ -30,6 +30,13 @@ TEST(TimelineView, one_step_is_one_point) {
   EXPECT_FALSE(view.logarithmic);
 }
 
+TEST(TimelineView, losses_that_are_0_throughout_are_not_known) {
+  const TimelineView view = make_timeline_view(make_timeline({0, 0, 0}));
+  EXPECT_TRUE(view.lines.empty() && !view.has_losses);
+  EXPECT_NE(chart_caption(view, false).find("No loss is known"), std::string::npos);
+  EXPECT_TRUE(make_timeline_view(make_timeline({0, 0.5, 0})).has_losses);
+}
+
 TEST(TimelineView, has_a_scale_only_where_one_was_seen) {
   Analysis analysis = make_timeline({1, 2});
   EXPECT_FALSE(make_timeline_view(analysis).has_scale);

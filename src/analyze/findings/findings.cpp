@@ -163,6 +163,15 @@ bool is_figure(const Diagnosed& d) {
                      [](const SinkHit& sink) { return sink.kind == TensorRole::kOutput; });
 }
 
+// Those that are not named yet.
+void tell_sinks(Finding& f, const Case& c) {
+  for (const SinkHit& sink : c.birth.sinks) {
+    std::string text = text_of(sink, c);
+    const bool known = std::find(f.sinks.begin(), f.sinks.end(), text) != f.sinks.end();
+    if (!known && f.sinks.size() < kMaxSinks) f.sinks.push_back(std::move(text));
+  }
+}
+
 Finding make_finding(const Diagnosed& d) {
   const Case& c = d.c;
   const Birth& birth = c.birth;
@@ -208,7 +217,7 @@ Finding make_finding(const Diagnosed& d) {
   }
   if (birth.first_inf) f.first_inf = place_of(*birth.first_inf, c.names);
   if (birth.first_nan) f.first_nan = place_of(*birth.first_nan, c.names);
-  for (const SinkHit& sink : birth.sinks) f.sinks.push_back(text_of(sink, c));
+  tell_sinks(f, c);
   f.unfinished = !birth.sinks.empty() && std::none_of(birth.sinks.begin(), birth.sinks.end(), lasts);
   if (birth.kind == BirthKind::kBatch) {
     f.samples = bad_samples(c).ids;
@@ -241,15 +250,6 @@ Finding make_finding(const Diagnosed& d) {
   }
   if (d.probes != nullptr) add_trials(f.advice, *d.probes, c);
   return f;
-}
-
-// Those that are not named yet.
-void tell_sinks(Finding& f, const Case& c) {
-  for (const SinkHit& sink : c.birth.sinks) {
-    std::string text = text_of(sink, c);
-    const bool known = std::find(f.sinks.begin(), f.sinks.end(), text) != f.sinks.end();
-    if (!known && f.sinks.size() < kMaxSinks) f.sinks.push_back(std::move(text));
-  }
 }
 
 // Where the births of one finding went on other ranks.
@@ -316,6 +316,7 @@ class FindingGroup {
       if (later_.empty() || later_.back() != birth.at.step) later_.push_back(birth.at.step);
     } else if (!modules_.insert(birth.at.module).second) {
       ++same_module_[other.c.module()];
+      if (const std::string& line = other.c.text(birth.call_site); is_another_line(line)) lines_.insert(line);
     } else if (finding_.also.size() < kMaxAlso) {
       finding_.also.push_back(other.c.module());
     }
@@ -362,6 +363,7 @@ class FindingGroup {
       finding_.evidence.push_back(
           fmt::format("It arose anew in {} {}.", steps.size() == 1 ? "step" : "steps", join(steps, 8)));
     travels_.tell(finding_);
+    finding_.also_at.assign(lines_.begin(), lines_.end());
     return std::move(finding_);
   }
 
@@ -377,6 +379,11 @@ class FindingGroup {
     tell_sinks(finding_, other.c);
   }
 
+  // Of the same file.
+  bool is_another_line(const std::string& line) const {
+    const std::string& own = finding_.call_site;
+    return line != own && own.find(':') != own.npos && line.starts_with(own.substr(0, own.rfind(':') + 1));
+  }
   // Its derivative, in a later step.
   bool repeats(const Diagnosed& other) const {
     const OpRef &x = other.c.birth.at, &y = derivative_.value_or(x);
@@ -390,6 +397,7 @@ class FindingGroup {
   std::optional<OpRef> derivative_;  // where the forward op's gradient met the same number
   std::set<StringId> modules_;
   std::map<std::string, std::uint64_t> same_module_;
+  std::set<std::string> lines_;          // other lines of such ops
   std::vector<std::uint32_t> later_;  // steps in which the same fault began again
 };
 

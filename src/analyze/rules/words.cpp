@@ -266,7 +266,10 @@ bool divides_by_number_0(const Case& c) {
 
 std::vector<std::string> denominator_advice(const Case& c) {
   const std::string_view name = c.info->name;
-  if (divides_by_number_0(c)) return {"look-at-divisor"};
+  if (divides_by_number_0(c)) {
+    const bool all_0 = c.scalar("other") == nullptr && c.output->stats.inf() == 0;
+    return {all_0 ? "clamp-divisor" : "look-at-divisor"};
+  }
   const std::optional<OpSnapshot>& derived = c.context->derivative_of;
   if (derived && c.names.op(derived->op).pole == Pole::kNonPositive) return logarithm_advice(c);
   // Of sqrt's gradient, and of the derivative that PyTorch makes of plain ops: g / (2 y).

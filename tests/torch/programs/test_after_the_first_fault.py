@@ -141,3 +141,23 @@ def test_what_a_fault_spoilt_is_its_own_for_ever(name, level, tmp_path):
         assert first["bad_steps"]["last_step"] == STEPS - 1, first["bad_steps"]
         assert first["bad_steps"]["count"] == STEPS - BAD, first["bad_steps"]
     assert_silent(lambda: program(-1), tmp_path, level, steps=STEPS)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_buffers_that_are_bad_when_training_ends_add_no_step(level, tmp_path):
+    def build():
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+        opt = torch.optim.Adam(net.parameters(), lr=1e-3)
+
+        def step(i):
+            x, y = data()
+            opt.zero_grad()
+            out = net(x)
+            (F.cross_entropy(out, y) + 0 * (out.sum() / zero(i, BAD))).backward()
+            opt.step()
+
+        return step, net, opt
+
+    said = told(build, tmp_path, level, BAD + 5)
+    assert (said.first["bad_steps"]["first_step"], said.first["bad_steps"]["last_step"]) == (BAD, BAD + 4), said.show()

@@ -17,11 +17,14 @@ from compiled_programs import (
     Eager,
     Exponential,
     Float16,
+    Late,
     Logarithm,
     Normalised,
     OwnFunction,
     Quiet,
     Reach,
+    Resumed,
+    Row,
     Squared,
     Tail,
     as_a_whole,
@@ -57,6 +60,12 @@ def test_an_operation_of_a_compiled_module_is_named_as_it_is_written(kind, tmp_p
     assert_named(said, kind.op, module, line_of(inner), getattr(kind, "phase", "forward"))
 
 
+def test_a_softmax_that_is_taken_apart_is_told_as_one(tmp_path):
+    said = told(sum_of_parts(Row), tmp_path, "live", STEPS)
+    assert said.first["title"] == "aten::sub in row meets a row of only -Inf", said.show()
+    assert [one["id"] for one in said.first["advice"]] == ["keep-one-key"], said.first["advice"]
+
+
 @pytest.mark.parametrize("level", ["live", "ops"])
 def test_a_compiled_module_that_goes_on_is_silent(level, tmp_path):
     assert_silent(sum_of_parts(), tmp_path, level, STEPS)
@@ -77,6 +86,7 @@ PROGRAMS = {
     "batches of many sizes": (training(Classifier, lambda n: torch.compile(n, dynamic=True), rows=lambda i: 5 + i),
                               Classifier, "aten::exp", "", "forward"),
     "a graph that breaks": (training(Broken), Broken, "aten::exp", "", "forward"),
+    "a module behind a break": (training(Resumed), Late, "aten::exp", "late", "forward"),
     "fp16": (training(Float16, spoil=lambda x: x * 1e6), Float16, "aten::_to_copy", "first", "forward"),
     "bf16": (training(Bfloat16), Bfloat16, "aten::exp", "", "forward"),
     "a function of its own": (training(OwnFunction, spoil=torch.zeros_like), Squared, "aten::div", None, "backward"),
@@ -106,6 +116,7 @@ def test_an_optimizer_that_is_compiled_ends_steps_and_its_operation_is_named(how
     said = told(of_optimizer(how)(BAD), tmp_path / "bad", level, STEPS)
     assert said.first["op"] == "aten::div" and len(said.loud) == 1, said.show()
     assert (said.first["step"], said.first["phase"]) == (BAD, "optimizer"), said.show()
+    assert f'parameter {said.first["module"]}' in said.first["sinks"], said.show()
     assert said.first["call_site"].endswith(f"compiled_programs.py:{line_of(how)}"), said.first["call_site"]
     torch.compiler.reset()
     twin = told(of_optimizer(how)(None), tmp_path / "twin", level, STEPS)

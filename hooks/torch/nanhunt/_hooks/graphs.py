@@ -15,7 +15,7 @@ import torch
 
 from nanhunt._names import plain_path
 from nanhunt._tap.plain import NARROW
-from nanhunt._tap.traced import Frame, frames_of
+from nanhunt._tap.traced import Frame, frames_of, in_classes
 from nanhunt._weak_id_dict import WeakIdDict
 
 _MOST_NODES = 1 << 14      # of a graph that is kept
@@ -86,7 +86,8 @@ class Graph:
             stack = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}
             root, path = _path(next(reversed(stack.values()))[0]) if stack else ("", "")
             self.nodes.append(Node(node.op, node.name, node.target, args, kwargs, root, path,
-                                   frames_of(meta.get("stack_trace") or ""), _narrow(meta.get("val")),
+                                   in_classes(frames_of(meta.get("stack_trace") or ""),
+                                              [one[1] for one in stack.values()]), _narrow(meta.get("val")),
                                    tuple(numbers[one] for one in node.all_input_nodes)))
         self.keeps_wide = self.keeps_wide and any(node.narrow for node in self.nodes)
         for result, reader in last.items():

@@ -293,4 +293,4 @@ def _address(t: Any) -> int:
 
 def _module(node: Node, prefixes: dict[str, str]) -> str:
     """"": the one that runs."""
-    return plain_path(prefixes[node.root], node.path) if node.path and node.root in prefixes else ""
+    return plain_path(prefixes[node.root], node.path) if node.root in prefixes else ""

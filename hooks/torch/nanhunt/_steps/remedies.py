@@ -86,9 +86,10 @@ def _none(_: float) -> None:
 
 
 def _exponent(call: Call) -> Iterator[Attempt]:
-    """The largest argument that the result's format holds; then less, for what multiplies the result."""
+    """The largest argument that the result's format holds; then less, for what multiplies the result: a wide format
+    has room for that at once."""
     largest = math.log(torch.finfo(_format(call)).max) / (math.log(2) if _name(call) == "exp2" else 1)
-    for part in (1, 2, 4):
+    for part in (1, 2, 4) if _format(call) is torch.float16 else (4,):
         end = math.floor(largest / part * 100) / 100
         ends = {"min": -end, "max": end} if _name(call) in ("sinh", "cosh") else {"max": end}
         words = ", ".join(f"{k}={_text(v)}" for k, v in ends.items())

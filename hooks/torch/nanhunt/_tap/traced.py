@@ -2,9 +2,11 @@
 """Lines of the program behind code that torch.fx writes: of `torch.export`, `torch.compile(backend="aot_eager")`."""
 from __future__ import annotations
 
+import dis
 import inspect
 import re
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -23,6 +25,23 @@ def frames_of(trace: str) -> list[Frame]:
     first."""
     found = [(file, int(line), function) for file, line, function in _LINE.findall(trace)]
     return [one for one in reversed(found) if not one[0].startswith(THEIRS) and file_name(one[0])]
+
+
+def in_classes(frames: list[Frame], classes: Iterable[Any]) -> list[Frame]:
+    """With "Block.forward" for "forward" where a method of one of the classes, those of the modules that ran, holds
+    the line."""
+    methods = [(f.__code__, f.__qualname__) for cls in classes if isinstance(cls, type) for base in cls.__mro__
+               for f in vars(base).values() if inspect.isfunction(f) and any(
+                   f.__name__ == name and f.__code__.co_filename == file for file, _, name in frames)]
+
+    def named(frame: Frame) -> Frame:
+        file, line, name = frame
+        for code, whole in methods:
+            if (code.co_filename, code.co_name) == (file, name) and line in {at for _, at in dis.findlinestarts(code)}:
+                return file, line, whole
+        return frame
+
+    return [named(frame) for frame in frames] if methods else frames
 
 
 def site_of(frames: list[Frame]) -> str:

@@ -504,7 +504,8 @@ class Rows {
       place = *where;
     } else if (in_graph_) {
       place = *in_graph_;
-      if (place.path == 0) place.path = in_backward() ? places.backward().path : places.path;
+      if (place.path == 0)
+        place.path = in_backward() ? places.backward().path : is_owned(phase) ? owner(words, inputs) : places.path;
     } else if (in_backward()) {
       place = in_backward_at(site_);
       if (place.path == 0 && place.site == 0) place.path = places.loss();

@@ -196,7 +196,8 @@ std::optional<Diagnosis> diagnose_divide_by_zero(const Case& c) {
   }
   if (divides_by_number_0(c)) {
     d.cause = "a number that is 0 and divides";
-    d.explanation += " The divisor is a number of the program's own, and it is 0.";
+    d.explanation += c.scalar("other") != nullptr ? " The divisor is a number of the program's own, and it is 0."
+                                                  : " The divisor is a single number that the program holds, and it is 0.";
   }
   d.explanation += lost_exponentials_text(c);
   add_if(d.evidence, pole_count_text(c));

@@ -75,6 +75,15 @@ bool hands_on_masked_row(const Case& c) {
   });
 }
 
+// A softmax in its parts, as a compiler computes it: x - x.amax(dim), of a row that holds nothing but a mask.
+bool subtracts_largest_of_row(const Case& c) {
+  const ArgSnapshot *self = c.input("self"), *other = c.input("other");
+  if (c.info->name != "sub" || self == nullptr || other == nullptr || other->stats.neg_inf == 0) return false;
+  const OpSnapshot* largest = maker_of(c, *other);
+  return largest != nullptr && (c.text(largest->op).ends_with("::amax") || c.text(largest->op).ends_with("::max")) &&
+         !largest->inputs.empty() && largest->inputs.front().value == self->value;
+}
+
 // Which row of a softmax was fully masked: the one that holds the first NaN.
 std::string masked_row_text(const Case& c) {
   const LayoutRecord* layout = c.names.layout(c.output->layout);
@@ -108,6 +117,13 @@ Diagnosis indeterminate(const Case& c, const std::string& place) {
     d.title = fmt::format("{} meets a row of only -Inf", place);
     d.cause = "softmax of a fully masked row";
     d.explanation = fmt::format("A row in which every entry is masked has no largest number: -Inf - (-Inf) is NaN. {}.",
+                                made_text(c));
+    d.advice = {"keep-one-key"};
+  } else if (subtracts_largest_of_row(c)) {
+    d.title = fmt::format("{} meets a row of only -Inf", place);
+    d.cause = "softmax of a fully masked row";
+    d.explanation = fmt::format("A row in which every entry is masked has no largest number, which a softmax subtracts: "
+                                "-Inf - (-Inf) is NaN. {}.",
                                 made_text(c));
     d.advice = {"keep-one-key"};
   } else {
