@@ -163,12 +163,10 @@ bool is_figure(const Diagnosed& d) {
                      [](const SinkHit& sink) { return sink.kind == TensorRole::kOutput; });
 }
 
-// Those that are not named yet.
-void tell_sinks(Finding& f, const Case& c) {
+void tell_sinks(Finding& f, const Case& c) {  // those that are not named yet
   for (const SinkHit& sink : c.birth.sinks) {
     std::string text = text_of(sink, c);
-    const bool known = std::find(f.sinks.begin(), f.sinks.end(), text) != f.sinks.end();
-    if (!known && f.sinks.size() < kMaxSinks) f.sinks.push_back(std::move(text));
+    if (std::ranges::find(f.sinks, text) == f.sinks.end() && f.sinks.size() < kMaxSinks) f.sinks.push_back(std::move(text));
   }
 }
 
@@ -184,9 +182,12 @@ Finding make_finding(const Diagnosed& d) {
                                                                                        : Confidence::kObserved;
   f.place = place_of(birth.at, c.names);
   // What is computed with gradients off and trained with is no validation: targets of another model.
-  const auto trains = [](const SinkHit& sink) { return sink.kind != TensorRole::kOutput; };
-  if (c.is_op() && f.place.phase == Phase::kValidation && std::any_of(birth.sinks.begin(), birth.sinks.end(), trains))
-    f.place.phase = is_of_model(c) ? Phase::kForward : Phase::kLoss;
+  const bool is_given = c.is_op() && std::any_of(birth.sinks.begin(), birth.sinks.end(),
+                                                 [](const SinkHit& sink) { return sink.kind != TensorRole::kOutput; });
+  const auto put = [&](Phase& phase, bool model) {
+    if (is_given && phase == Phase::kValidation) phase = model ? Phase::kForward : Phase::kLoss;
+  };
+  put(f.place.phase, is_of_model(c));
   if (birth.kind == BirthKind::kBatch) f.place.module.reset();
   if (birth.into_role && is_sink(*birth.into_role) && birth.at.module == 0) f.place.module = c.text(birth.into_name);
   f.call_site = c.text(birth.call_site);
@@ -217,6 +218,8 @@ Finding make_finding(const Diagnosed& d) {
   }
   if (birth.first_inf) f.first_inf = place_of(*birth.first_inf, c.names);
   if (birth.first_nan) f.first_nan = place_of(*birth.first_nan, c.names);
+  for (std::optional<OpPlace>* first : {&f.first_inf, &f.first_nan})
+    if (*first) put((*first)->phase, (*first)->module && *(*first)->module != kOutsideModules);
   tell_sinks(f, c);
   f.unfinished = !birth.sinks.empty() && std::none_of(birth.sinks.begin(), birth.sinks.end(), lasts);
   if (birth.kind == BirthKind::kBatch) {
@@ -225,6 +228,7 @@ Finding make_finding(const Diagnosed& d) {
     f.samples = *birth.samples;
   }
   f.chain = birth.chain;
+  for (ChainNode& node : f.chain.nodes) put(node.phase, !node.module.empty() && node.module != kOutsideModules);
   if (birth.more_sinks > 0) f.evidence.push_back(fmt::format("{} more sinks were reached.", birth.more_sinks));
   if (birth.first_bad_loss && *birth.first_bad_loss > events.first())
     f.evidence.push_back(fmt::format("The loss was not finite from step {} on.", *birth.first_bad_loss));
@@ -316,7 +320,7 @@ class FindingGroup {
       if (later_.empty() || later_.back() != birth.at.step) later_.push_back(birth.at.step);
     } else if (!modules_.insert(birth.at.module).second) {
       ++same_module_[other.c.module()];
-      if (const std::string& line = other.c.text(birth.call_site); is_another_line(line)) lines_.insert(line);
+      if (is_elsewhere_in_file(other.c.text(birth.call_site))) lines_.insert(other.c.text(birth.call_site));
     } else if (finding_.also.size() < kMaxAlso) {
       finding_.also.push_back(other.c.module());
     }
@@ -379,8 +383,7 @@ class FindingGroup {
     tell_sinks(finding_, other.c);
   }
 
-  // Of the same file.
-  bool is_another_line(const std::string& line) const {
+  bool is_elsewhere_in_file(const std::string& line) const {
     const std::string& own = finding_.call_site;
     return line != own && own.find(':') != own.npos && line.starts_with(own.substr(0, own.rfind(':') + 1));
   }
