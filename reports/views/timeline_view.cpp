@@ -113,7 +113,7 @@ TimelineView make_timeline_view(const Analysis& analysis) {
     }
   }
   // 0 throughout stands for losses that could not be read.
-  if (view.has_losses && view.lowest == 0 && view.highest == 0) {
+  if (view.has_losses && view.lowest == 0 && view.highest == 0 && view.not_finite == 0) {
     view.has_losses = false;
     view.lines.clear();
   }

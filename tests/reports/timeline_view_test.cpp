@@ -35,6 +35,7 @@ TEST(TimelineView, losses_that_are_0_throughout_are_not_known) {
   EXPECT_TRUE(view.lines.empty() && !view.has_losses);
   EXPECT_NE(chart_caption(view, false).find("No loss is known"), std::string::npos);
   EXPECT_TRUE(make_timeline_view(make_timeline({0, 0.5, 0})).has_losses);
+  EXPECT_TRUE(make_timeline_view(make_timeline({0, 0, std::nan("")})).has_losses);
 }
 
 TEST(TimelineView, has_a_scale_only_where_one_was_seen) {

@@ -68,6 +68,28 @@ TEST(Calls, logsumexp_of_a_row_of_which_all_is_masked_is_the_origin_and_not_the_
   EXPECT_EQ(table(summed(0)), "clean\n");
 }
 
+// A softmax in its parts. `own`: what is subtracted is the largest of its own rows.
+Analysis without_largest(bool own) {
+  TraceBuilder t;
+  const auto masked = [&] {
+    return t.in("attn").op("masked_fill", {{"self", t.value(finite(12).shape({4, 3}))}}, finite(12).shape({4, 3}).neg_inf(3),
+                           {{"value", -std::numeric_limits<double>::infinity()}});
+  };
+  const Handle m = masked(), of = own ? m : masked();
+  const Handle largest = t.op("amax", {{"self", of}}, finite(4).shape({4, 1}).neg_inf(1));
+  const Handle s = t.op("sub", {{"self", m}, {"other", largest}}, finite(12).shape({4, 3}).nan(3));
+  t.mark(TensorRole::kLoss, "loss", t.op("mean", {{"self", s}}, finite(1).nan(1)));
+  t.end_step();
+  return analysis_of(t);
+}
+
+TEST(Calls, a_row_whose_largest_number_is_a_mask_is_told_as_a_softmax_of_it_is) {
+  const Finding own = without_largest(true).findings.at(0), other = without_largest(false).findings.at(0);
+  EXPECT_EQ(own.title, "sub in attn meets a row of only -Inf");
+  EXPECT_EQ(own.advice.at(0).id, "keep-one-key");
+  EXPECT_EQ(other.title, "sub in attn turns infinities of a mask into NaN");
+}
+
 // The angle of y / x is finite at x = 0, its derivative by x is not. `apart`: backward divides by something else.
 Analysis angle(bool zero, bool apart) {
   TraceBuilder t;

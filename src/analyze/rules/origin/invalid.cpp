@@ -80,8 +80,9 @@ bool subtracts_largest_of_row(const Case& c) {
   const ArgSnapshot *self = c.input("self"), *other = c.input("other");
   if (c.info->name != "sub" || self == nullptr || other == nullptr || other->stats.neg_inf == 0) return false;
   const OpSnapshot* largest = maker_of(c, *other);
-  return largest != nullptr && (c.text(largest->op).ends_with("::amax") || c.text(largest->op).ends_with("::max")) &&
-         !largest->inputs.empty() && largest->inputs.front().value == self->value;
+  if (largest == nullptr || largest->inputs.empty() || largest->inputs.front().value != self->value) return false;
+  const std::string_view name = c.names.op(largest->op).name;
+  return name == "amax" || name == "max";
 }
 
 // Which row of a softmax was fully masked: the one that holds the first NaN.
@@ -122,7 +123,7 @@ Diagnosis indeterminate(const Case& c, const std::string& place) {
   } else if (subtracts_largest_of_row(c)) {
     d.title = fmt::format("{} meets a row of only -Inf", place);
     d.cause = "softmax of a fully masked row";
-    d.explanation = fmt::format("A row in which every entry is masked has no largest number, which a softmax subtracts: "
+    d.explanation = fmt::format("A row in which every entry is masked has no largest number to subtract, as a softmax does: "
                                 "-Inf - (-Inf) is NaN. {}.",
                                 made_text(c));
     d.advice = {"keep-one-key"};
