@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from own_programs import assert_silent, data, told
+from own_programs import Net, assert_silent, data, told
 from step_runs import run_once
 from torch import nn
 from torch.nn import functional as F
@@ -524,3 +524,21 @@ def test_an_origin_that_draws_random_numbers_is_not_computed_again(tmp_path):
     plain, heard = run_once(build, 4), run_once(build, 4, tmp_path / "run", level=LEVEL)
     assert heard.digest == plain.digest
     assert any("draw random numbers" in note for note in heard.notes), heard.notes
+
+
+def test_an_exponential_that_overflows_fp32_is_bounded_with_room_for_what_multiplies_it(tmp_path):
+    def build():
+        torch.manual_seed(0)
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+
+        def step(i):
+            x, _ = data()
+            opt.zero_grad()
+            (net(x) + (100.0 if i == 3 else 0.0)).exp().square().mean().mul(1e-3).backward()
+            opt.step()
+
+        return step, net, opt
+
+    said = told(build, tmp_path, "live", 6)
+    assert "exp(x.clamp(max=22.18))" in str(said.first["advice"][0]), said.first["advice"][0]
