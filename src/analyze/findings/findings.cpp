@@ -184,10 +184,10 @@ Finding make_finding(const Diagnosed& d) {
   // What is computed with gradients off and trained with is no validation: targets of another model.
   const bool is_given = c.is_op() && std::any_of(birth.sinks.begin(), birth.sinks.end(),
                                                  [](const SinkHit& sink) { return sink.kind != TensorRole::kOutput; });
-  const auto put = [&](Phase& phase, bool model) {
+  const auto set_phase = [&](Phase& phase, bool model) {
     if (is_given && phase == Phase::kValidation) phase = model ? Phase::kForward : Phase::kLoss;
   };
-  put(f.place.phase, is_of_model(c));
+  set_phase(f.place.phase, is_of_model(c));
   if (birth.kind == BirthKind::kBatch) f.place.module.reset();
   if (birth.into_role && is_sink(*birth.into_role) && birth.at.module == 0) f.place.module = c.text(birth.into_name);
   f.call_site = c.text(birth.call_site);
@@ -219,7 +219,7 @@ Finding make_finding(const Diagnosed& d) {
   if (birth.first_inf) f.first_inf = place_of(*birth.first_inf, c.names);
   if (birth.first_nan) f.first_nan = place_of(*birth.first_nan, c.names);
   for (std::optional<OpPlace>* first : {&f.first_inf, &f.first_nan})
-    if (*first) put((*first)->phase, (*first)->module && *(*first)->module != kOutsideModules);
+    if (*first) set_phase((*first)->phase, (*first)->module && *(*first)->module != kOutsideModules);
   tell_sinks(f, c);
   f.unfinished = !birth.sinks.empty() && std::none_of(birth.sinks.begin(), birth.sinks.end(), lasts);
   if (birth.kind == BirthKind::kBatch) {
@@ -228,7 +228,7 @@ Finding make_finding(const Diagnosed& d) {
     f.samples = *birth.samples;
   }
   f.chain = birth.chain;
-  for (ChainNode& node : f.chain.nodes) put(node.phase, !node.module.empty() && node.module != kOutsideModules);
+  for (ChainNode& node : f.chain.nodes) set_phase(node.phase, !node.module.empty() && node.module != kOutsideModules);
   if (birth.more_sinks > 0) f.evidence.push_back(fmt::format("{} more sinks were reached.", birth.more_sinks));
   if (birth.first_bad_loss && *birth.first_bad_loss > events.first())
     f.evidence.push_back(fmt::format("The loss was not finite from step {} on.", *birth.first_bad_loss));

@@ -18,10 +18,10 @@ def zero(i, bad):
     return torch.zeros(()) if i == bad else torch.ones(())
 
 
-def weights(bad):
+def weights(bad, make=Net):
     """The loss of one step is NaN, and so are all weights from there on."""
     torch.manual_seed(0)
-    net = Net()
+    net = make()
     opt = torch.optim.Adam(net.parameters(), lr=1e-3)
 
     def step(i):
@@ -145,19 +145,8 @@ def test_what_a_fault_spoilt_is_its_own_for_ever(name, level, tmp_path):
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_buffers_that_are_bad_when_training_ends_add_no_step(level, tmp_path):
-    def build():
-        torch.manual_seed(0)
-        net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
-        opt = torch.optim.Adam(net.parameters(), lr=1e-3)
+    def normed():
+        return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
 
-        def step(i):
-            x, y = data()
-            opt.zero_grad()
-            out = net(x)
-            (F.cross_entropy(out, y) + 0 * (out.sum() / zero(i, BAD))).backward()
-            opt.step()
-
-        return step, net, opt
-
-    said = told(build, tmp_path, level, BAD + 5)
+    said = told(lambda: weights(BAD, normed), tmp_path, level, BAD + 5)
     assert (said.first["bad_steps"]["first_step"], said.first["bad_steps"]["last_step"]) == (BAD, BAD + 4), said.show()

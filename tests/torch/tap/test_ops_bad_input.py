@@ -464,9 +464,11 @@ def test_a_custom_op_whose_result_comes_from_elsewhere_is_one_op():
 
 
 def test_an_op_with_a_schema_that_nobody_foresaw_runs_and_has_a_row():
+    def made(named, how="plus"):
+        return torch.from_numpy(named["x"].numpy() + 1), 3
+
     with torch.library._scoped_library("nanhunt_tests", "FRAGMENT") as ops:
         ops.define("strange(Dict(str, Tensor) named, *, str how='plus') -> (Tensor, int)")
-        made = lambda named, how="plus": (torch.from_numpy(named["x"].numpy() + 1), 3)  # noqa: E731
         ops.impl("strange", made, "CompositeExplicitAutograd")
         with watched_ops() as watched, watched.mode():
             out, number = torch.ops.nanhunt_tests.strange({"x": torch.ones(2)})

@@ -373,6 +373,7 @@ class StepWatch(Listener):
         bad = self._reader.bad_among([(lib.MARK_PARAMETER, path, p) for p, path in self.parameters()
                                       if path in sound and p.requires_grad and not is_away(p)])
         buffers = self._bad_buffers()
+        # Nothing ran after a last step that was bad: they are bad with it.
         if not bad and not session.judge.is_open() and self.bad_steps.last_bad == session.state.step - 1:
             with session.as_of(session.state.step - 1, session.state.micro_batch):
                 self.bad_steps.mark(buffers)

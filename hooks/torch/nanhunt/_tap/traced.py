@@ -30,18 +30,18 @@ def frames_of(trace: str) -> list[Frame]:
 def in_classes(frames: list[Frame], classes: Iterable[Any]) -> list[Frame]:
     """With "Block.forward" for "forward" where a method of one of the classes, those of the modules that ran, holds
     the line."""
-    methods = [(f.__code__, f.__qualname__) for cls in classes if isinstance(cls, type) for base in cls.__mro__
-               for f in vars(base).values() if inspect.isfunction(f) and any(
-                   f.__name__ == name and f.__code__.co_filename == file for file, _, name in frames)]
+    bases = [base for cls in classes if isinstance(cls, type) for base in cls.__mro__]
 
     def named(frame: Frame) -> Frame:
         file, line, name = frame
-        for code, whole in methods:
-            if (code.co_filename, code.co_name) == (file, name) and line in {at for _, at in dis.findlinestarts(code)}:
-                return file, line, whole
+        for base in bases:
+            method = vars(base).get(name)
+            if inspect.isfunction(method) and method.__code__.co_filename == file and (
+                    line in {at for _, at in dis.findlinestarts(method.__code__)}):
+                return file, line, method.__qualname__
         return frame
 
-    return [named(frame) for frame in frames] if methods else frames
+    return [named(frame) for frame in frames]
 
 
 def site_of(frames: list[Frame]) -> str:

@@ -114,17 +114,10 @@ Diagnosis indeterminate(const Case& c, const std::string& place) {
     d.cause = "log of 0: a row of which every entry is masked";
     d.explanation = fmt::format("A row in which every entry is masked has the sum 0, whose logarithm is -Inf. {}.", made_text(c));
     d.advice = {"keep-one-key"};
-  } else if (c.info->has(kSoftmax)) {
+  } else if (c.info->has(kSoftmax) || subtracts_largest_of_row(c)) {
     d.title = fmt::format("{} meets a row of only -Inf", place);
     d.cause = "softmax of a fully masked row";
     d.explanation = fmt::format("A row in which every entry is masked has no largest number: -Inf - (-Inf) is NaN. {}.",
-                                made_text(c));
-    d.advice = {"keep-one-key"};
-  } else if (subtracts_largest_of_row(c)) {
-    d.title = fmt::format("{} meets a row of only -Inf", place);
-    d.cause = "softmax of a fully masked row";
-    d.explanation = fmt::format("A row in which every entry is masked has no largest number to subtract, as a softmax does: "
-                                "-Inf - (-Inf) is NaN. {}.",
                                 made_text(c));
     d.advice = {"keep-one-key"};
   } else {
