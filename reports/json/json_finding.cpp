@@ -257,6 +257,7 @@ json finding_to_json(const Finding& f) {
   out["samples"] = json_integers(f.samples, kJsonSamples);
   out["sinks"] = json_texts(f.sinks);
   out["also"] = json_texts(f.also);
+  out["also_at"] = json_texts(f.also_at);
   out["advice"] = advice_to_json(f.advice);
   return out;
 }

@@ -229,7 +229,7 @@ Analysis make_hostile_analysis() {
     f.related = {{FindingClass::kOverflow, Severity::kFault, f.place, evil, evil}};
     f.place.module = f.place.op = evil;
     f.place.seq = kNoSeq - 1;
-    f.evidence = f.sinks = f.also = {evil, evil};
+    f.evidence = f.sinks = f.also = f.also_at = {evil, evil};
     f.samples = {std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()};
     f.scale = kInf;
     f.occurrence_count = std::numeric_limits<std::uint64_t>::max();

@@ -13,6 +13,7 @@
 namespace nanhunt {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -100,6 +101,17 @@ TEST(SourceView, the_first_words_of_a_report_say_what_to_change_and_where) {
   EXPECT_THAT(render_text(analysis), HasSubstr("\nCHANGE  At adam.py:88: "));
   analysis.findings[0].advice.clear();
   EXPECT_THAT(render_text(analysis), Not(HasSubstr("CHANGE")));
+}
+
+TEST(SourceView, a_cure_names_the_other_lines_at_which_the_same_arose) {
+  Analysis analysis = testing_reports::make_fault_analysis();
+  const auto words = [&] {
+    const std::string text = render_text(analysis);
+    return text.substr(text.find("CHANGE"), text.find("Operation") - text.find("CHANGE"));
+  };
+  EXPECT_THAT(words(), Not(HasSubstr("Likewise")));
+  analysis.findings[0].also_at = {"adam.py:91", "adam.py:95"};
+  EXPECT_THAT(words(), ContainsRegex("Likewise[[:space:]]+at[[:space:]]+adam.py:91,[[:space:]]+adam.py:95\\."));
 }
 
 TEST(SourceView, the_text_shows_the_line_that_ran_with_its_neighbours_and_its_callers) {

@@ -176,6 +176,7 @@ class Finding:
     evidence: list[str]
     sinks: list[str]
     also: list[str]
+    also_at: list[str]  # other lines at which the same arose in that step
     samples: list[int]
     advice: list[Advice]
     raw: Mapping[str, Any] = field(repr=False)
@@ -211,7 +212,7 @@ def finding_of(row: Mapping[str, Any]) -> Finding:
             None if element["row"] is None else int(element["row"]), element["row_is_sample"],
             None if element["sample_id"] is None else int(element["sample_id"])),
         bad_elements=int(row["bad_elements"]), evidence=list(row["evidence"]), sinks=list(row["sinks"]),
-        also=list(row["also"]), samples=[int(n) for n in row["samples"]],
+        also=list(row["also"]), also_at=list(row.get("also_at", ())), samples=[int(n) for n in row["samples"]],
         advice=[Advice(a["text"], a["why"], a["verified"], a["evidence"], a.get("on_these_numbers"))
                 for a in row["advice"]], raw=row)
 

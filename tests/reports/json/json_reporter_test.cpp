@@ -214,6 +214,13 @@ TEST(JsonReporter, advice_says_what_came_of_it_when_it_was_tried) {
   EXPECT_EQ(advice[2]["verified"], false);
 }
 
+TEST(JsonReporter, the_other_lines_at_which_the_same_arose_are_listed) {
+  Analysis analysis = make_fault_analysis();
+  EXPECT_EQ(report_of(analysis)["findings"][0]["also_at"], json::array());
+  analysis.findings[0].also_at = {"adam.py:91", "adam.py:95"};
+  EXPECT_EQ(report_of(analysis)["findings"][0]["also_at"], json::array({"adam.py:91", "adam.py:95"}));
+}
+
 TEST(JsonText, long_text_is_cut_at_a_character) {
   const json cut = reports::json_text("aé", 2);
   EXPECT_EQ(cut, "a…");
