@@ -126,7 +126,7 @@ class Chosen(Part):
 class Hidden(Part):
     """NaN that `where` leaves out; backward computes it again."""
 
-    bad, phase, op = -1.0, "backward", "aten::sqrt"
+    bad, op = -1.0, "aten::sqrt"
 
     def forward(self, x):
         h = x * self.weight

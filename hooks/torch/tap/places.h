@@ -90,6 +90,8 @@ class Places {
   void forget_parameters() { parameters_.clear(); }
   void name_parameter(const void* tensor, std::int64_t text) { parameters_[tensor] = text; }
 
+  static bool is_backward_running() { return torch::autograd::get_current_graph_task_id() >= 0; }
+
   // Of the node that runs now; the loss's where there is none.
   Place backward() {
     const auto node = torch::autograd::get_current_node();

@@ -19,11 +19,13 @@ from compiled_programs import (
     Float16,
     Late,
     Logarithm,
+    NormAtZero,
     Normalised,
     OwnFunction,
     Quiet,
     Reach,
     Resumed,
+    RootAtZero,
     Row,
     Squared,
     Tail,
@@ -64,6 +66,13 @@ def test_a_softmax_that_is_taken_apart_is_told_as_one(tmp_path):
     said = told(sum_of_parts(Row), tmp_path, "live", STEPS)
     assert said.first["title"] == "aten::sub in row meets a row of only -Inf", said.show()
     assert [one["id"] for one in said.first["advice"]] == ["keep-one-key"], said.first["advice"]
+
+
+@pytest.mark.parametrize("kind", [RootAtZero, NormAtZero])
+def test_of_a_formula_of_autograd_s_in_a_graph_the_function_is_named_whose_derivative_it_is(kind, tmp_path):
+    said = told(sum_of_parts(kind), tmp_path, "live", STEPS)
+    assert said.first["part_of"] == "the derivative of sqrt", said.first["part_of"]
+    assert said.first["title"].endswith(": the derivative of sqrt is infinite at 0"), said.show()
 
 
 @pytest.mark.parametrize("level", ["live", "ops"])

@@ -48,6 +48,7 @@ class Node:
     narrow: torch.dtype | None = None  # of its result, if that has 16 bits
     reads: tuple[int, ...] = ()  # nodes whose results it reads
     last_of: tuple[int, ...] = ()  # results that nobody reads after it
+    is_forward: bool = False  # of a backward: what its forward computed and did not save
 
 
 class Graph:
@@ -73,6 +74,9 @@ class Graph:
         numbers: dict[Any, int] = {}
         last: dict[int, int] = {}
         sizes: list[int] = []
+        # Both were cut from one graph, in which a name stands for one node.
+        computed = {(node.name, node.target) for node in self.forward.nodes if node.kind == "call_function"
+                    } if self.forward is not None else set()
 
         def refer(node: Any) -> Any:
             last[numbers[node]] = len(self.nodes)
@@ -88,7 +92,8 @@ class Graph:
             self.nodes.append(Node(node.op, node.name, node.target, args, kwargs, root, path,
                                    in_classes(frames_of(meta.get("stack_trace") or ""),
                                               [one[1] for one in stack.values()]), _narrow(meta.get("val")),
-                                   tuple(numbers[one] for one in node.all_input_nodes)))
+                                   tuple(numbers[one] for one in node.all_input_nodes),
+                                   is_forward=(node.name, node.target) in computed))
         self.keeps_wide = self.keeps_wide and any(node.narrow for node in self.nodes)
         for result, reader in last.items():
             node = self.nodes[reader]

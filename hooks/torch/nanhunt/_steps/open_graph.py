@@ -122,9 +122,11 @@ class GraphOpener:
 
     def _is_given_all(self, graph: Graph, given: Sequence[Any]) -> bool:
         """Whether what is bad in a backward, computed op by op, came of infinities that it was given alone."""
-        if not graph.is_backward or not any(is_bad(t) for t in given):
+        if not graph.is_backward:
             return False
         with self._aside() as ends, unheard():
+            if not any(is_bad(t) for t in given):
+                return False
             run = GraphRun(graph, given, ends).run()
         return bool(run.bad) and not run.began_inside
 
@@ -157,12 +159,14 @@ class GraphOpener:
         assert tap is not None and graph is not None
         prefixes = _prefixes(session, inputs, graph)
         here = call_site() if results is not None else ""  # for the optimizers of PyTorch
+        state, phase = session.state, session.state.phase
 
         def place(node: Node) -> None:
             path = _module(node, prefixes)
             if not path and not session.roots and node.root != "self":  # no module is called but inside of graphs
                 path = plain_path(node.root, node.path)
             tap.place(path, site_of(node.frames) or here)
+            state.phase = lib.FORWARD if node.is_forward else phase
 
         tap.library.silence(1)
         try:
@@ -182,6 +186,7 @@ class GraphOpener:
                 opened = GraphRun(graph, inputs.given, ends, is_fused, place).run()
                 opened.only_fused = only_fused
         finally:
+            state.phase = phase
             tap.place(None)
             tap.library.silence(0)
         if not opened.bad:

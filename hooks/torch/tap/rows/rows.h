@@ -505,7 +505,8 @@ class Rows {
     } else if (in_graph_) {
       place = *in_graph_;
       if (place.path == 0)
-        place.path = in_backward() ? places.backward().path : is_owned(phase) ? owner(words, inputs) : places.path;
+        place.path = in_backward() || Places::is_backward_running() ? places.backward().path
+                     : is_owned(phase)                              ? owner(words, inputs) : places.path;
     } else if (in_backward()) {
       place = in_backward_at(site_);
       if (place.path == 0 && place.site == 0) place.path = places.loss();
