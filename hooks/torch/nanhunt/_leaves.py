@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nanhunt._hooks.root_names import name_by_holder
 from nanhunt._pytorch import no_torch_function, unwrapped
 from nanhunt._step_judge import FORWARD
 from nanhunt._tap.first_op import await_next_forward
@@ -27,7 +28,8 @@ def find_leaves(session: Session, tensors: Sequence[Any]) -> None:
         found = [leaf for leaf in _leaves_of(tensors) if id(leaf) not in session.parameter_names]
     names, is_first = _names_of(found) if found else {}, not session.leaves
     for leaf in found:
-        session.parameter_names.set_new(leaf, names.get(id(leaf)) or f"tensor {len(session.leaves)}")
+        session.parameter_names.set_new(leaf, names.get(id(leaf)) or name_by_holder(session, leaf)
+                                        or f"tensor {len(session.leaves)}")
         session.leaves.append(weakref.ref(leaf))
     if session.leaves:
         session.judge.enter(FORWARD)

@@ -285,6 +285,9 @@ class Session(Notifier):
             self.notify("on_optimizer_met", optimizer)
 
     def passed_boundary(self, optimizer: Any, skipped: bool, scaler: Any) -> None:
+        if scaler is None and self.scaler is None and not (self.exact or self.judge.is_open()) and (
+                self.tracker.belongs_to_last(optimizer)):
+            return
         self.tracker.passed[id(optimizer)] = None
         self.judge.enter(steps.OPTIMIZER)
         self.facts.skipped = self.facts.skipped or skipped

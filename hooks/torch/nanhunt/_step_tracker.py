@@ -30,6 +30,15 @@ class StepTracker:
         self.alive.add(optimizer)
         self.unsure = True
 
+    def belongs_to_last(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Of one that has stepped though nothing ran since the last step ended: one that was made after the others of
+        that step had stepped, as libraries do that have one for each parameter. It is waited for from now on."""
+        if self.passed or not self.last or id(optimizer) in self.last:
+            return False
+        self.last.append(id(optimizer))
+        self.idle.discard(id(optimizer))
+        return True
+
     def forget(self, key: int) -> None:
         """An optimizer ended: its id is soon another's."""
         self.passed.pop(key, None)

@@ -123,6 +123,43 @@ def test_two_optimizers_of_the_same_parameters_take_turns(watch):
     assert told[3:] == [3, 3, 5]  # the change is seen when the second one comes again
 
 
+class Guide(nn.Module):
+    """Never called. It makes its parameters when it is first asked for something."""
+
+    def __init__(self):
+        super().__init__()
+        self.scales = nn.Module()
+
+    def draw(self, spoilt):
+        if not hasattr(self.scales, "a"):
+            self.scales.a, self.scales.b = (nn.Parameter(torch.ones(2)) for _ in range(2))
+        return (self.scales.a * (0.0 if spoilt else 1.0)).log() + self.scales.b
+
+
+@pytest.mark.parametrize("bad", [None, 4])
+def test_of_optimizers_that_are_made_one_for_each_parameter_when_they_first_step_each_round_is_a_step(bad, tmp_path):
+    def build():
+        guide, optimizers = Guide(), {}
+
+        def step(i):
+            guide.draw(i == bad).sum().backward()
+            for p in guide.parameters():
+                if p not in optimizers:
+                    optimizers[p] = torch.optim.SGD([p], lr=0.01)
+                optimizers[p].step()
+                p.grad = None
+
+        return step, guide, None
+
+    run = watched(build, tmp_path, 6, level="live")
+    assert "in 6 steps" in run.report["verdict"]["headline"] or bad is not None, run.report["verdict"]
+    if bad is None:
+        assert run.report["verdict"]["status"] == "clean", run.report["verdict"]
+        return
+    assert (run.headline["op"], run.headline["step"], run.headline["bad_steps"]["last_step"]) == ("aten::log", 4, 5)
+    assert "parameter scales.a" in run.headline["sinks"], run.headline["sinks"]
+
+
 def test_what_came_after_a_border_that_is_seen_late_is_found(tmp_path):
     """The judge could have stepped and did not: the first step's end is seen at the second one's boundary. Until then
     operations are those of the first."""

@@ -142,16 +142,29 @@ def data_parallel_wrapper(module: torch.nn.Module) -> Any:
     return None
 
 
-def _owner_of(modules: dict[str, Any]) -> torch.nn.Module | None:
-    """The module that holds these."""
-    for holder in gc.get_referrers(modules):
+def _owner_of(held: dict[str, Any], kind: str = "_modules") -> torch.nn.Module | None:
+    """The module that holds these modules, or parameters."""
+    for holder in gc.get_referrers(held):
         owners = [holder] if type(holder) is not dict else gc.get_referrers(holder) if (
-            holder.get("_modules") is modules) else []
+            holder.get(kind) is held) else []
         for owner in owners:  # a module, or what its attributes are in
-            if issubclass(type(owner), torch.nn.Module) and owner.__dict__.get("_modules") is modules:
+            if issubclass(type(owner), torch.nn.Module) and owner.__dict__.get(kind) is held:
                 found: torch.nn.Module = owner
                 return found
     return None
+
+
+def name_by_holder(session: Session, parameter: torch.Tensor) -> str:
+    """The path of a parameter of a model that was not called as one, as where it makes its parameters when it is called
+    first; "": no module has it."""
+    for held in gc.get_referrers(parameter):
+        owner = _owner_of(held, "_parameters") if type(held) is dict else None
+        if owner is not None:
+            top, _ = _model_of(owner)
+            if session.given_name(top) is None:
+                _name_model(session, top)
+            return session.parameter_names.get(id(parameter), "")
+    return ""
 
 
 def forget_parents() -> None:
