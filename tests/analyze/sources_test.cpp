@@ -39,6 +39,24 @@ TEST(Sources, a_finding_has_the_frames_of_its_call_site_and_the_class_of_its_mod
   EXPECT_EQ(f.frames[1].line, 30u);
 }
 
+TEST(Sources, a_module_that_is_called_past_its_class_is_found_by_its_forward_unless_several_are_of_that_class) {
+  for (const std::string innermost : {"Scale.forward", "Twin.forward", "Other.forward", "Scale.loss"}) {
+    TraceBuilder t;
+    t.setup(SetupFact::kModule, "scale", "", DType::kF32, 0, "Scale");
+    t.setup(SetupFact::kModule, "Net", "", DType::kF32, 0, "Net");
+    for (const char* path : {"a", "b"}) t.setup(SetupFact::kModule, path, "", DType::kF32, 0, "Twin");
+    t.frame("model.py:7", 0, "/site-packages/grid.py", 7, "to_bounds", 6, "return x / d");
+    t.frame("model.py:7", 1, "/data/me/model.py", 7, innermost, 6, "return to_bounds(x)");
+    t.frame("model.py:7", 2, "/data/me/model.py", 9, "Net.forward", 9, "return self.out(self.scale(x))");
+    overflow(t, "<loss>", "model.py:7");
+    t.end_step();
+    const Finding f = analysis_of(t).findings.at(0);
+    const std::string found = innermost == "Scale.forward" ? "scale" : innermost == "Scale.loss" ? "Net" : "<loss>";
+    EXPECT_EQ(f.place.module, found) << innermost;
+    EXPECT_THAT(f.title, testing::HasSubstr("in " + found)) << innermost;
+  }
+}
+
 TEST(Sources, of_an_op_in_a_backward_of_the_programs_own_autograd_is_told_how_to_run_it_in_fp32) {
   for (const char* function : {"Mish.backward", "Net.forward"}) {  // else the derivative of an op of forward
     TraceBuilder t;

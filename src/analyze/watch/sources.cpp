@@ -19,6 +19,13 @@ std::vector<std::string> lines_of(const std::string& code) {
   return lines;
 }
 
+// "in <loss>" becomes "in scale", or "in Net" of a model that has no name.
+void name_in(std::string& text, const std::string& module) {
+  const std::string outside = "in " + std::string(kOutsideModules);
+  for (std::size_t at = 0; (at = text.find(outside, at)) != std::string::npos; at += 3 + module.size())
+    text.replace(at, outside.size(), "in " + module);
+}
+
 }  // namespace
 
 void Sources::on_frame(const FrameRecord& record) {
@@ -73,20 +80,42 @@ std::vector<FrameRecord> Sources::stack_of(const Site& site, const OpPlace& at) 
 void Sources::on_setup(const SetupRecord& record) {
   if (record.fact != SetupFact::kModule) return;
   const std::string& path = names_.text(record.path);
-  if (classes_.size() < kMaxModules) classes_.try_emplace(path, record.text);
+  if (classes_.size() >= kMaxModules || !classes_.try_emplace(path, record.text).second) return;
+  const auto [one, added] = modules_.try_emplace(names_.text(record.text), path);
+  if (!added) one->second.clear();
 }
 
-void Sources::fill(Finding& finding) const {
-  if (finding.place.module) {
-    const auto known = classes_.find(*finding.place.module);
-    if (known != classes_.end()) finding.module_class = names_.text(known->second);
+// Nobody is told that a module runs whose class has a __call__ of its own. Its forward is among the frames, and where one
+// module alone is of that class, it is that one.
+void Sources::find_module(Finding& finding) const {
+  constexpr std::string_view kForward = ".forward";
+  if (finding.place.module != kOutsideModules) return;
+  for (const SourceFrame& frame : finding.frames) {
+    if (!frame.function.ends_with(kForward)) continue;
+    const auto known = modules_.find(frame.function.substr(0, frame.function.size() - kForward.size()));
+    if (known == modules_.end() || known->second.empty()) return;
+    finding.place.module = known->second;
+    for (std::string* text : {&finding.title, &finding.explanation}) name_in(*text, known->second);
+    for (std::string& text : finding.evidence) name_in(text, known->second);
+    return;
   }
+}
+
+void Sources::add_frames(Finding& finding) const {
   const auto site = sites_.find(finding.call_site);
   if (site == sites_.end() || finding.call_site.empty() || site->second.stacks.empty()) return;
   for (const FrameRecord& record : stack_of(site->second, finding.place)) {
     finding.frames.push_back({names_.text(record.file), record.line, names_.text(record.function), record.first_line,
                               lines_of(names_.text(record.code))});
   }
+}
+
+void Sources::fill(Finding& finding) const {
+  add_frames(finding);
+  find_module(finding);
+  if (!finding.place.module) return;
+  const auto known = classes_.find(*finding.place.module);
+  if (known != classes_.end()) finding.module_class = names_.text(known->second);
 }
 
 }  // namespace nanhunt::analyze

@@ -22,6 +22,9 @@ class Sources {
   void fill(Finding& finding) const;
 
  private:
+  void add_frames(Finding& finding) const;
+  void find_module(Finding& finding) const;
+
   static constexpr std::size_t kMaxSites = 16384, kMaxModules = 65536;
   static constexpr std::size_t kMaxFrames = 16;  // of one site
   const Names& names_;
@@ -36,7 +39,8 @@ class Sources {
   static std::vector<FrameRecord> stack_of(const Site& site, const OpPlace& at);
   std::vector<std::pair<Site*, std::size_t>> running_;  // stacks of the step that runs
   std::map<std::string, Site> sites_;
-  std::map<std::string, StringId> classes_;  // by module path
+  std::map<std::string, StringId> classes_;     // by module path
+  std::map<std::string, std::string> modules_;  // paths by class; empty: several are of it
 };
 
 }  // namespace nanhunt::analyze

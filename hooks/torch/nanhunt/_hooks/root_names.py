@@ -34,7 +34,7 @@ def name_root(session: Session, module: torch.nn.Module) -> str:
         return known[1]
     name = session.given_name(module)
     if name is None:
-        top, path = _model_of(plain_module(module))
+        top, path = model_of(plain_module(module))
         given = session.given_name(top)
         name = plain_path(_name_model(session, top) if given is None else given, path)
     session.roots[id(module)] = (weakref.ref(module), name)
@@ -52,7 +52,7 @@ def enter_other(session: Session, module: torch.nn.Module) -> Places | None:
     try:
         if id(module) not in places.names:
             with modes_aside():
-                top, path = _model_of(plain_module(module))
+                top, path = model_of(plain_module(module))
                 given, model = session.given_name(top), session.models.get(id(top))
                 if given is None:
                     given = model[1] if model is not None and model[0]() is top else type(top).__name__
@@ -86,7 +86,7 @@ def _forget_parts(session: Session) -> None:
     """What was taken for a model while it was built, and has become a part of one."""
     for key, (reference, _) in list(session.models.items()):
         model = reference()
-        if model is None or _model_of(model)[0] is not model:
+        if model is None or model_of(model)[0] is not model:
             del session.models[key]
             for root in [k for k, (r, _) in session.roots.items() if r() is None or r() is model]:
                 del session.roots[root]
@@ -96,7 +96,7 @@ def _forget_parts(session: Session) -> None:
 _parents: dict[int, tuple[weakref.ref[Any], str, weakref.ref[Any]]] = {}
 
 
-def _model_of(module: torch.nn.Module) -> tuple[torch.nn.Module, str]:
+def model_of(module: torch.nn.Module) -> tuple[torch.nn.Module, str]:
     """The outermost module that holds this one, but for wrappers, and the path from there."""
     path: list[str] = []
     while len(path) < 100:
@@ -160,7 +160,7 @@ def name_by_holder(session: Session, parameter: torch.Tensor) -> str:
     for held in gc.get_referrers(parameter):
         owner = _owner_of(held, "_parameters") if type(held) is dict else None
         if owner is not None:
-            top, _ = _model_of(owner)
+            top, _ = model_of(owner)
             if session.given_name(top) is None:
                 _name_model(session, top)
             return session.parameter_names.get(id(parameter), "")

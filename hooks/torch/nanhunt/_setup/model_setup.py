@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
 
 from nanhunt import _library as lib
+from nanhunt._hooks.root_names import model_of
 from nanhunt._listener import Listener, RootCall
 from nanhunt._names import plain_module, plain_path
 from nanhunt._tap.called_frames import set_frame_reporter
@@ -19,8 +21,10 @@ from nanhunt._tap.plain import PLAIN
 from nanhunt._tap.sites import cell_name
 from nanhunt._tap.source import lines_around
 from nanhunt._tap.tap_library import unheard
+from nanhunt._weak_id_dict import WeakIdDict
 
 if TYPE_CHECKING:
+    from nanhunt._recorder import Recorder
     from nanhunt._session import Session
 
 MOST_MODULES = 4096  # of a model, of which the classes are told
@@ -53,6 +57,7 @@ class SetupWatch(Listener):
         self.session = session
         self._backward = False  # under autocast: told
         self._autocasts: set[torch.dtype] = set()  # told
+        self._models: WeakIdDict[bool] = WeakIdDict()  # of which modules were called that are told with all their parts
         session.at_open.append(lambda: set_frame_reporter(self._report_frames))
         session.at_end.append(lambda: set_frame_reporter(None))
 
@@ -75,11 +80,11 @@ class SetupWatch(Listener):
             self._autocasts.add(dtype)
             recorder.setup(step, lib.AUTOCAST, site=call_site(), dtype=_FORMATS[dtype])
         inner = plain_module(call.module)
-        for n, (name, module) in enumerate(inner.named_modules()):
-            if n == MOST_MODULES:
-                break
-            recorder.setup(step, lib.MODULE, plain_path(call.name, name) or type(inner).__name__,
-                           text=type(module).__qualname__)
+        self._report_modules(recorder, inner, call.name)
+        top, path = model_of(inner)
+        if path and call.name.endswith(path) and id(top) not in self._models:  # a model that is not called as one
+            self._models.set(top, True)
+            self._report_modules(recorder, top, call.name[:-len(path)].rstrip("."))
         for dtype, number in _FORMATS.items():
             narrow = [name for name, p in inner.named_parameters() if p.dtype == dtype]
             if narrow:
@@ -89,6 +94,11 @@ class SetupWatch(Listener):
             column, ratio = _widest_column(t)
             if ratio >= _WIDE:
                 recorder.setup(step, lib.WIDE_COLUMN, call.name, number=ratio, text=f"column {column} of input {name}")
+
+    def _report_modules(self, recorder: Recorder, model: torch.nn.Module, name: str) -> None:
+        for path, module in islice(model.named_modules(), MOST_MODULES):
+            recorder.setup(self.session.state.step, lib.MODULE, plain_path(name, path) or type(model).__name__,
+                           text=type(module).__qualname__)
 
     def before_backward_in_autocast(self, tensors: Sequence[torch.Tensor]) -> None:
         if self._backward or self.session.recorder is None:
