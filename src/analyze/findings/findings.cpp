@@ -182,8 +182,7 @@ Finding make_finding(const Diagnosed& d) {
                                                                                        : Confidence::kObserved;
   f.place = place_of(birth.at, c.names);
   // What is computed with gradients off and trained with is no validation: targets of another model.
-  const bool is_given = c.is_op() && std::any_of(birth.sinks.begin(), birth.sinks.end(),
-                                                 [](const SinkHit& sink) { return sink.kind != TensorRole::kOutput; });
+  const bool is_given = (c.is_op() || birth.kind == BirthKind::kUnwatched) && c.reaches_training();
   const auto set_phase = [&](Phase& phase, bool model) {
     if (is_given && phase == Phase::kValidation) phase = model ? Phase::kForward : Phase::kLoss;
   };

@@ -165,6 +165,11 @@ double amax_of(const ArgSnapshot& arg) { return arg.known && arg.stats.counted()
 
 }  // namespace
 
+bool Case::reaches_training() const {
+  return std::any_of(birth.sinks.begin(), birth.sinks.end(),
+                     [](const SinkHit& sink) { return sink.kind != TensorRole::kOutput; });
+}
+
 std::string Case::where() const {
   if (module().empty()) return "";
   return in_optimizer() ? "in the update of " + module() : "in " + module();

@@ -40,6 +40,7 @@ struct Case {
   const std::string& text(StringId id) const { return names.text(id); }
   std::string name_of(const ArgSnapshot& arg) const { return arg_name(arg, names); }
   const std::string& op() const { return names.text(birth.at.op); }
+  bool reaches_training() const;  // the loss, gradients or what lasts: more than what a forward gave
   const std::string& module() const { return names.text(birth.at.module); }
   bool in_optimizer() const { return birth.at.phase == Phase::kOptimizer; }
   // "in fc1", "in the update of fc1.weight", "" when no module is known.

@@ -156,7 +156,7 @@ constexpr Row kRows[] = {
     {"look-at-other-ranks", "Look at the traces of the other ranks for this step.",
      "The rank whose own share was bad is where it came from."},
     {"look-beyond-ops",
-     "Look at how the program makes it (class weights, a mask or a count with a 0 in it, labels): no operation that was "
+     "Look at how the program makes it (class weights, a mask or a count with a 0 in it, labels, rewards): no operation that was "
      "watched did.",
      "From the first step on every operation of the framework was watched: what ran before it, NumPy, a file or a "
      "kernel of another library made it."},

@@ -18,7 +18,7 @@ TEST(BadInput, is_what_a_loss_or_an_evaluation_reads_first_and_no_operation_made
     TraceBuilder t;
     const Handle label = t.value(finite(16).nan(1));
     const Handle y = t.in("", phase).op("mul", {{"self", label}}, finite(16).nan(1), {{"other", 2}});
-    t.mark(TensorRole::kLoss, "loss", y);
+    t.mark(phase == Phase::kValidation ? TensorRole::kOutput : TensorRole::kLoss, "loss", y);
     const std::string phase_text(phase_name(phase));
     const std::string told = phase != Phase::kForward
                                  ? "bad_input | <batch> | - | " + phase_text + " | step 0 | unknown | inferred\n"
@@ -31,6 +31,19 @@ TEST(BadInput, is_what_a_loss_or_an_evaluation_reads_first_and_no_operation_made
       EXPECT_EQ(a.findings[0].advice[1].id, "drop-bad-samples");
     }
   }
+}
+
+TEST(BadInput, of_what_is_read_after_a_call_without_gradients_and_trained_with_is_none_of_an_evaluation) {
+  TraceBuilder t;  // a rollout has come before, so that its phase still stands
+  const Handle reward = t.value(finite(16).nan(1));
+  const Handle y = t.in("", Phase::kValidation).op("sub", {{"self", reward}}, finite(16).nan(1), {{"other", 2}});
+  const Handle loss = t.in("", Phase::kLoss).op("mul", {{"self", y}, {"other", t.value(finite(16))}}, finite(16).nan(1));
+  t.mark(TensorRole::kLoss, "loss", loss);
+  t.end_step();
+  const Finding f = analysis_of(t).findings.at(0);
+  EXPECT_EQ(f.title, "The loss of step 0 reads a tensor that was bad before it: 1 NaN of 16, in row 0");
+  EXPECT_EQ(f.place.phase, Phase::kLoss);
+  EXPECT_EQ(f.chain.nodes.at(1).phase, Phase::kLoss);
 }
 
 TEST(BadInput, sends_to_the_samples_first_where_a_row_is_known_to_be_one_and_else_to_how_the_program_made_it) {

@@ -11,7 +11,7 @@ import warnings
 
 import pytest
 import torch
-from own_programs import LEVELS, Net, assert_silent, classifier, data, told
+from own_programs import LEVELS, Net, assert_silent, data, told
 from torch import nn
 from torch.nn import functional as F
 
@@ -579,41 +579,3 @@ def test_what_an_operator_of_the_programs_own_calls_is_named_where_it_can_be_hea
     line = int(said.first["call_site"].rsplit(":", 1)[1].split()[0])
     assert first <= line < first + len(lines), said.show()
     assert_silent(training(lambda *given: term(*given, guard=1e-3)), tmp_path, level)
-
-
-class OwnCall(nn.Module):
-    """Its calls go past nn.Module's, as those of GPyTorch's modules do."""
-
-    def __call__(self, x):
-        return self.forward(x)
-
-
-class ToUnit(OwnCall):
-    eps = 0.0
-
-    def forward(self, x):
-        return (x - x.amin()) / (x.amax() - x.amin() + self.eps)
-
-
-class OwnNet(OwnCall):
-    def __init__(self):
-        super().__init__()
-        self.first, self.to_unit, self.last = nn.Linear(6, 8), ToUnit(), nn.Linear(8, 3)
-
-    def forward(self, x):
-        return self.last(self.to_unit(self.first(x)))
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_a_module_whose_class_calls_its_forward_past_pytorch_is_named(level, tmp_path, monkeypatch):
-    def constant(i, net, opt, x):
-        if i == 3:
-            with torch.no_grad():
-                net.first.weight.zero_(), net.first.bias.zero_()
-
-    said = told(classifier(constant, model=OwnNet), tmp_path, level)
-    assert said.what[:2] == ("divide_by_zero", "aten::div") and said.first["step"] == 3, said.show()
-    assert (said.first["module"], said.first["module_class"]) == ("to_unit", "ToUnit"), said.show()
-    assert said.first["title"] == "aten::div in to_unit: 0/0", said.show()
-    monkeypatch.setattr(ToUnit, "eps", 1e-3)
-    assert_silent(classifier(constant, model=OwnNet), tmp_path, level)

@@ -83,6 +83,35 @@ def test_a_target_that_the_program_computed_is_that_operation(how, tmp_path):
     assert_silent(training(advantages(False), weighted), tmp_path / "good", how, STEPS)
 
 
+@pytest.mark.parametrize("how", HOW)
+def test_what_an_environment_gave_after_a_rollout_is_what_the_loss_reads_and_no_evaluation_s(how, tmp_path):
+    def rewards(bad):
+        given = of_a_file(bad)
+
+        def build():
+            net = Net()
+            opt = torch.optim.SGD(net.parameters(), 1e-2)
+
+            def step(i):
+                x = torch.randn(8, 6)
+                with torch.no_grad():
+                    net(x)
+                reward = given(i).clone()
+                reward = (reward - reward.mean()) / (reward.std() + 1e-8)
+                opt.zero_grad()
+                weighted(net(x), reward).backward()
+                opt.step()
+
+            return step, net, opt
+
+        return build
+
+    said = told(rewards(True), tmp_path / "bad", how, STEPS)
+    assert said.first["class"] == "bad_input" and said.first["phase"] == "loss", said.show()
+    assert said.first["title"].startswith(f"The loss of step {BAD} reads a tensor"), said.show()
+    assert_silent(rewards(False), tmp_path / "good", how, STEPS)
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_infinite_weights_that_the_loss_leaves_out_are_no_fault(level, tmp_path):
     def build(bad):

@@ -11,6 +11,7 @@ import torch
 from hunting import cli
 from own_programs import LEVELS, Net, Told, assert_silent, classifier, data, told
 from own_scalers import Own, own
+from torch import nn
 from torch.nn import functional as F
 
 
@@ -455,3 +456,41 @@ def test_a_buffer_that_stays_infinite_is_bad_in_every_step_to_the_end(at, tmp_pa
     # It is read once more when the watch ends, after the last step.
     assert (bad["count"], bad["last_step"], bad["open"]) == (15 - at, 14, False), bad
     assert_silent(kept(0.3), tmp_path, "live", steps=14)
+
+
+class OwnCall(nn.Module):
+    """Its calls go past nn.Module's, as those of GPyTorch's modules do."""
+
+    def __call__(self, x):
+        return self.forward(x)
+
+
+class ToUnit(OwnCall):
+    eps = 0.0
+
+    def forward(self, x):
+        return (x - x.amin()) / (x.amax() - x.amin() + self.eps)
+
+
+class OwnNet(OwnCall):
+    def __init__(self):
+        super().__init__()
+        self.first, self.to_unit, self.last = nn.Linear(6, 8), ToUnit(), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.last(self.to_unit(self.first(x)))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_module_whose_class_calls_its_forward_past_pytorch_is_named(level, tmp_path, monkeypatch):
+    def constant(i, net, opt, x):
+        if i == 3:
+            with torch.no_grad():
+                net.first.weight.zero_(), net.first.bias.zero_()
+
+    said = told(classifier(constant, model=OwnNet), tmp_path, level)
+    assert said.what[:2] == ("divide_by_zero", "aten::div") and said.first["step"] == 3, said.show()
+    assert (said.first["module"], said.first["module_class"]) == ("to_unit", "ToUnit"), said.show()
+    assert said.first["title"] == "aten::div in to_unit: 0/0", said.show()
+    monkeypatch.setattr(ToUnit, "eps", 1e-3)
+    assert_silent(classifier(constant, model=OwnNet), tmp_path, level)

@@ -16,7 +16,7 @@ std::optional<Diagnosis> diagnose_given(const Case& c) {
   const bool in_rows = samples.coords.size() > 1 || (samples.coords.size() == 1 && s.numel > 1);
   Diagnosis d;
   d.sure = false;
-  const bool loss = c.birth.at.phase == Phase::kLoss;
+  const bool loss = c.birth.at.phase == Phase::kLoss || c.reaches_training();  // else gradients are off
   d.title = fmt::format("The {} of step {} reads a tensor that was bad before it: {}{}", loss ? "loss" : "evaluation",
                         c.birth.at.step,
                         bad_count_text(s.nan, s.pos_inf, s.neg_inf, s.numel),
@@ -26,7 +26,7 @@ std::optional<Diagnosis> diagnose_given(const Case& c) {
       "It was not finite when the {} read it first, and no operation that was watched made it. It is data ({}), or the "
       "program computed it where nothing was watched: with NumPy, before the model was called, with another model, or "
       "in a step before.",
-      loss ? "loss" : "evaluation", loss ? "labels, weights" : "labels, a schedule");
+      loss ? "loss" : "evaluation", loss ? "labels, weights, rewards" : "labels, a schedule");
   if (samples.rows_known)
     d.evidence.push_back(fmt::format("The first bad element is {}: sample {} of the data set.",
                                      coords_text(samples.coords), samples.ids[0]));
