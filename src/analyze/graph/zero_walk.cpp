@@ -8,6 +8,10 @@
 namespace nanhunt::analyze {
 namespace {
 
+std::string_view slot_of_guard(const OpInfo& info) {
+  return info.zero == ZeroRule::kAdd ? "other" : info.zero == ZeroRule::kClamp ? "min" : "";
+}
+
 class Walk {
  public:
   Walk(const OriginContext& context, const ArgSnapshot& pole, Names& names)
@@ -60,7 +64,8 @@ class Walk {
 
   // x + c or max(x, c), stored as 0.
   ZeroOrigin guarded(const OpSnapshot& op, const OpInfo& info, const ArgSnapshot& out, int depth) {
-    const Guard guard = guard_of(op, info, names_);
+    Guard guard = guard_of(op, info, names_);
+    if (!guard.there && out.stats.numel != 1) guard = guard_of_tensor(op, info);
     if (guard.there) {
       if (round_to(dtype_of(out, names_, op.compute_dtype), guard.value) == 0) return lost_guard(op, out, guard.value);
       return {};  // the constant survived: the sum cancelled
@@ -77,6 +82,16 @@ class Walk {
       return constant;
     }
     return onwards(op, depth);
+  }
+
+  // A tensor of one number, which it holds still: PyTorch makes one of the eps of cosine_similarity.
+  Guard guard_of_tensor(const OpSnapshot& op, const OpInfo& info) const {
+    if (info.has(kSubtracts)) return {};
+    for (const ArgSnapshot& in : op.inputs) {
+      if (names_.text(in.slot) != slot_of_guard(info) || !in.known || in.stats.numel != 1 || !in.stats.counted()) continue;
+      if (in.stats.min > 0 && std::isfinite(in.stats.min)) return {in.stats.min, true};
+    }
+    return {};
   }
 
   ZeroOrigin flushed_or_on(const OpSnapshot& op, const OpInfo& info, const ArgSnapshot& out, int depth) {
@@ -201,7 +216,7 @@ DType dtype_of(const ArgSnapshot& arg, const Names& names, DType otherwise) {
 }
 
 Guard guard_of(const OpSnapshot& op, const OpInfo& info, const Names& names) {
-  const std::string_view wanted = info.zero == ZeroRule::kAdd ? "other" : info.zero == ZeroRule::kClamp ? "min" : "";
+  const std::string_view wanted = slot_of_guard(info);
   if (wanted.empty()) return {};
   const bool minus = info.has(kSubtracts);
   for (const ScalarSnapshot& scalar : op.scalars) {

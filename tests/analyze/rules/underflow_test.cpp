@@ -57,6 +57,30 @@ TEST(Underflow, of_a_guard_is_seen_through_a_view_of_the_denominator) {
   EXPECT_EQ(expanded(1e-3, 0), "clean\n");
 }
 
+// x / max_(norm(x), c), where c is a tensor of one number in fp32, or x / (norm(x) - c).
+std::string guarded_by_tensor(double constant, std::int64_t zeros, const char* op = "clamp_min_", const char* slot = "min") {
+  TraceBuilder t;
+  t.in("norm");
+  const Handle x = t.value(finite(64).as(DType::kF16).zeros(8));
+  const Handle length = t.op("norm", {{"self", x}}, finite(8).as(DType::kF16).zeros(1).range(0, 1));
+  const Handle c = t.op("scalar_tensor", {}, finite(1).range(constant, constant), {{"s", constant}});
+  const Handle least = t.op(op, {{"self", length}, {slot, c}}, finite(8).as(DType::kF16).zeros(zeros).range(0, 1));
+  const Handle y = t.op("div", {{"self", x}, {"other", least}}, finite(64).as(DType::kF16).nan(8 * zeros));
+  t.mark(TensorRole::kLoss, "loss", y);
+  t.end_step();
+  return table(analysis_of(t));
+}
+
+TEST(Underflow, of_a_guard_that_is_a_tensor_of_one_number_is_seen) {
+  const std::string lost = "eps_underflow | div | norm | forward | step 0 | appear | observed\n";
+  const std::string exact = "divide_by_zero | div | norm | forward | step 0 | appear | observed\n";
+  EXPECT_EQ(guarded_by_tensor(1e-8, 1), lost);
+  EXPECT_EQ(guarded_by_tensor(1e-8, 1, "add_", "other"), lost);
+  EXPECT_EQ(guarded_by_tensor(1e-8, 1, "sub_", "other"), exact);
+  EXPECT_EQ(guarded_by_tensor(0, 1), exact);
+  EXPECT_EQ(guarded_by_tensor(1e-3, 0), "clean\n");
+}
+
 // x / y, whose diagonal was filled with 1 through a view: its zeros beside it are no lost guard.
 TEST(Underflow, of_a_constant_is_not_seen_in_zeros_beside_the_part_that_it_was_written_into) {
   TraceBuilder t;

@@ -111,6 +111,19 @@ def unit_rows_in_half(repaired):
     return training(Net, loss)
 
 
+def alike_in_half(repaired):
+    """The constant of F.cosine_similarity, 1e-8, is 0 in fp16; PyTorch raises to it in place, as a tensor."""
+
+    def loss(net, i):
+        x, y = data()
+        rows = (x @ net.first.weight.t()).half()
+        other = torch.zeros_like(rows) if i == BAD else torch.ones_like(rows)
+        alike = F.cosine_similarity(rows, other, eps=1e-3 if repaired else 1e-8)  # BUG
+        return F.cross_entropy(net(x) * alike.float()[:, None], y)
+
+    return training(Net, loss)
+
+
 def spread_of_marked(r, repaired):
     count = (~r.isnan()).sum(1, keepdim=True)
     squares = (r - r.nanmean(1, keepdim=True)).square().nansum(1, keepdim=True)
@@ -366,6 +379,7 @@ REPORTED = {
     "adapter": (adapter, "divide_by_zero", "aten::div", "forward", 0),
     "rows in fp8": (rows_in_fp8, "divide_by_zero", "aten::div", None, BAD),
     "unit rows in half": (unit_rows_in_half, "eps_underflow", "aten::div", None, BAD),
+    "alike in half": (alike_in_half, "eps_underflow", "aten::div", None, BAD),
     "marked rewards": (marked_rewards, "divide_by_zero", "aten::div", None, BAD),
     "identity pose": (identity_pose, "divide_by_zero", "aten::rsqrt", "backward", BAD),
     "action at its bound": (action_at_its_bound, "divide_by_zero", "aten::atanh", None, BAD),
