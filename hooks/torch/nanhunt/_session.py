@@ -311,11 +311,11 @@ class Session(Notifier):
             return self.drops.used_up()
         return bool(self.state.stepped)
 
-    def end_by_hand(self) -> None:
-        """The program is its own optimizer, and has updated its parameters."""
+    def end_by_hand(self, message: str = "") -> None:
+        """The program is its own optimizer, and has updated its parameters. `message`: of what it raised then."""
         self.judge.enter(steps.OPTIMIZER)
         self.notify("on_drop")
-        self.end_step()
+        self.end_step(message=message)
 
     def gives_up(self) -> bool:
         """Before a root is called: whether the program has left the step at hand without an optimizer. That may be
@@ -336,6 +336,9 @@ class Session(Notifier):
         if self.recorder is not None and not self.dead:
             self.notify("before_unfinished")
         if not self.judge.is_open() or self.recorder is None or self.dead:
+            return
+        if ending != lib.BY_NEXT_FORWARD and self.updates_by_hand():  # who calls a forward has asked that before
+            self.end_by_hand(message if ending == lib.BY_EXCEPTION else "")
             return
         if self.tap is not None:
             self.tap.settle(False)
