@@ -53,10 +53,16 @@ bool is_spoilt_by(const Finding& f, const Finding& lead) {
   });
 }
 
-// Was it carried (a hidden state, parameters that no module has) through steps whose operations were not kept? All of
-// them were bad since `lead`.
+// What a model is given that is bad as a whole: data, or what a loop hands on to its next step.
+bool may_be_carried(const Finding& f) {
+  return f.cls == FindingClass::kBadInput && f.severity != Severity::kInfo && f.tensor && f.tensor->stats.numel > 0 &&
+         f.bad_elements == f.tensor->stats.numel;
+}
+
+// Was it carried (a hidden state, a sample that is denoised, parameters that no module has) through steps whose operations
+// were not kept? All of them were bad since `lead`.
 bool is_carried_from(const Finding& f, const Finding& lead, const StepSet& bad) {
-  const bool found = has_no_origin(f) && f.place.op && f.place.op->starts_with('<');
+  const bool found = (has_no_origin(f) || may_be_carried(f)) && f.place.op && f.place.op->starts_with('<');
   if (!found || lead.severity != Severity::kFault || !lead.place.op || began(f) <= lead.bad_steps.first) return false;
   const std::uint64_t steps = std::uint64_t{began(f)} - lead.bad_steps.first + 1;
   return lead.bad_steps.unwatched > 0 && bad.count_between(lead.bad_steps.first, began(f)) == steps;

@@ -4,6 +4,7 @@ fault spoilt, weights, state, a table or a buffer, and what comes of it later is
 
 from __future__ import annotations
 
+import numpy
 import pytest
 import torch
 from own_programs import LEVELS, Net, Told, assert_silent, data, told
@@ -150,3 +151,59 @@ def test_buffers_that_are_bad_when_training_ends_add_no_step(level, tmp_path):
 
     said = told(lambda: weights(BAD, normed), tmp_path, level, BAD + 5)
     assert (said.first["bad_steps"]["first_step"], said.first["bad_steps"]["last_step"]) == (BAD, BAD + 4), said.show()
+
+
+def handed_on(bad, other=-1, resets=False):
+    """The hidden state goes from step to step; steps with a bad loss are skipped."""
+    torch.manual_seed(0)
+    rnn, out = nn.GRU(3, 6, batch_first=True), nn.Linear(6, 1)
+    opt = torch.optim.SGD([*rnn.parameters(), *out.parameters()], 0.01)
+    hidden = [torch.zeros(1, 4, 6)]
+
+    def step(i):
+        x = torch.randn(4, 5, 3)
+        if i == bad:
+            x = x / zero(i, bad)
+        if i == other:
+            rows = x.numpy().copy()
+            rows[1] = numpy.nan
+            x = torch.from_numpy(rows)
+        made, h = rnn(x, hidden[0])
+        hidden[0] = torch.zeros_like(h) if resets and not h.isfinite().all() else h.detach()
+        loss = out(made).pow(2).mean()
+        if loss.isfinite():
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+
+    return step, rnn, opt
+
+
+def sampled(bad):
+    """What a model denoises, with gradients off; nothing is trained."""
+    torch.manual_seed(0)
+    net, x = nn.Linear(4, 4), [torch.randn(2, 4)]
+
+    def step(i):
+        with torch.no_grad():
+            x[0] = (x[0] - 0.1 * net(x[0])) / zero(i, bad)
+
+    return step, net, None
+
+
+@pytest.mark.parametrize("program", [handed_on, sampled])
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_a_loop_hands_on_from_a_bad_step_is_no_bad_batch_of_later_ones(program, level, tmp_path):
+    said = told(lambda: program(BAD), tmp_path, level, steps=BAD + 9)
+    assert said.first["op"] == "aten::div" and said.first["step"] == BAD and len(faults(said)) == 1, said.show()
+    steps = said.first["bad_steps"]
+    first = BAD + (program is sampled)  # nobody is given it before the next call
+    assert (steps["first_step"], steps["last_step"], steps["count"]) == (first, BAD + 8, BAD + 9 - first), steps
+    assert_silent(lambda: program(-1), tmp_path, level, steps=BAD + 9)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_bad_batch_after_steps_that_were_sound_again_is_told_by_itself(level, tmp_path):
+    said = told(lambda: handed_on(BAD, other=BAD + 5, resets=True), tmp_path, level, steps=BAD + 9)
+    found = [(f["class"], f["step"]) for f in said.run.report["findings"] if f["severity"] != "info"]
+    assert found == [("divide_by_zero", BAD), ("bad_input", BAD + 5)], said.show()
