@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from nanhunt._session import Session
 
 _MOST = 20_000  # nodes of a graph that are looked at
+_ASKED = 4      # parameters of which no module is known: to ask for one goes through all objects
 
 
 def find_leaves(session: Session, tensors: Sequence[Any]) -> None:
@@ -26,10 +27,14 @@ def find_leaves(session: Session, tensors: Sequence[Any]) -> None:
         return
     with no_torch_function():
         found = [leaf for leaf in _leaves_of(tensors) if id(leaf) not in session.parameter_names]
-    names, is_first = _names_of(found) if found else {}, not session.leaves
+    names, is_first, without = _names_of(found) if found else {}, not session.leaves, 0
     for leaf in found:
-        session.parameter_names.set_new(leaf, names.get(id(leaf)) or name_by_holder(session, leaf)
-                                        or f"tensor {len(session.leaves)}")
+        name = names.get(id(leaf), "")
+        is_unknown = not name and id(leaf) not in session.parameter_names
+        if is_unknown and type(leaf) is torch.nn.Parameter and without < _ASKED:
+            name = name_by_holder(session, leaf)  # with those that its model has beside it
+            without += not name
+        session.parameter_names.set_new(leaf, name or f"tensor {len(session.leaves)}")
         session.leaves.append(weakref.ref(leaf))
     if session.leaves:
         session.judge.enter(FORWARD)
