@@ -31,9 +31,13 @@ class StepTracker:
         self.unsure = True
 
     def belongs_to_last(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Of one that has stepped though nothing ran since the last step ended: one that was made after the others of
-        that step had stepped, as libraries do that have one for each parameter. It is waited for from now on."""
+        """Of one that has stepped though nothing ran since the last step ended, and trains something of its own: it was
+        made after the others of that step had stepped, as libraries do that have one for each parameter. It is waited
+        for from now on."""
         if self.passed or not self.last or id(optimizer) in self.last:
+            return False
+        covered = {id(p) for o in self.alive if id(o) in self.last for p in _parameters(o)}
+        if all(id(p) in covered for p in _parameters(optimizer)):
             return False
         self.last.append(id(optimizer))
         self.idle.discard(id(optimizer))
