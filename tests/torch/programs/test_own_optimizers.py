@@ -228,6 +228,7 @@ def test_an_update_of_all_parameters_as_one_buffer_is_named_and_harms_them(level
     said = told(in_one_buffer(BAD), tmp_path / "bad", level, steps=10)
     assert said.what[:3] == ("divide_by_zero", "aten::addcdiv_", "optimizer"), said.show()
     assert said.first["step"] == BAD and len(said.loud) == 1, said.show()
+    assert any(sink.startswith("parameter ") for sink in said.first["sinks"]), said.first["sinks"]
     assert_silent(in_one_buffer(), tmp_path / "twin", level, steps=10)
 
 
