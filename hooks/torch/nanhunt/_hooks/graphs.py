@@ -48,7 +48,7 @@ class Node:
     narrow: torch.dtype | None = None  # of its result, if that has 16 bits
     reads: tuple[int, ...] = ()  # nodes whose results it reads
     last_of: tuple[int, ...] = ()  # results that nobody reads after it
-    is_forward: bool = False  # of a backward: what its forward computed and did not save
+    is_computed_again: bool = False  # of a backward: what its forward computed and did not save
 
 
 class Graph:
@@ -93,7 +93,7 @@ class Graph:
                                    in_classes(frames_of(meta.get("stack_trace") or ""),
                                               [one[1] for one in stack.values()]), _narrow(meta.get("val")),
                                    tuple(numbers[one] for one in node.all_input_nodes),
-                                   is_forward=(node.name, node.target) in computed))
+                                   is_computed_again=(node.name, node.target) in computed))
         self.keeps_wide = self.keeps_wide and any(node.narrow for node in self.nodes)
         for result, reader in last.items():
             node = self.nodes[reader]

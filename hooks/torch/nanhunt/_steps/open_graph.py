@@ -166,7 +166,7 @@ class GraphOpener:
             if not path and not session.roots and node.root != "self":  # no module is called but inside of graphs
                 path = plain_path(node.root, node.path)
             tap.place(path, site_of(node.frames) or here)
-            state.phase = lib.FORWARD if node.is_forward else phase
+            state.phase = lib.FORWARD if node.is_computed_again else phase
 
         tap.library.silence(1)
         try:
