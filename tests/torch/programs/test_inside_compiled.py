@@ -73,7 +73,7 @@ def test_of_a_formula_of_autograd_s_in_a_graph_the_function_is_named_whose_deriv
     said = told(sum_of_parts(kind), tmp_path, "live", STEPS)
     assert said.first["part_of"] == "the derivative of sqrt", said.first["part_of"]
     assert said.first["title"].endswith(": the derivative of sqrt is infinite at 0"), said.show()
-    heard = {row["op"] for row in said.run.records("ops")}  # without nonzero, by which nanhunt looks at a graph's inputs
+    heard = {row["op"] for row in said.run.records("ops")}  # nonzero is of our own reads
     assert "aten::sqrt" in heard and "aten::nonzero" not in heard, heard
 
 
