@@ -268,6 +268,7 @@ void AnalyzerImpl::on_step(const StepRecord& told) {
   const bool gave_up = record.ending == StepEnding::kNextForward;
   if (finished || gave_up) graph_.note_trained();
   if (forward) graph_.note_forward();
+  const bool validation_is_bad = graph_.validation_is_bad();
   const bool ended_bad = !finished && speaks &&
                          (graph_.trained() ? graph_.judge_unfinished(record.step, stopped, gave_up)
                                            : graph_.judge_forward(record.step, !forward, stopped));
@@ -292,6 +293,8 @@ void AnalyzerImpl::on_step(const StepRecord& told) {
   timeline_.add(step);
   if (bad_unseen || graph_.step_was_bad() || !std::isfinite(record.loss)) bad_steps_.add(record.step);
   endings_.on_step_end(record, ended_bad || (!finished && (bad_unseen || graph_.step_was_bad())));
+  if (record.ending == StepEnding::kEnd && graph_.trained() && (validation_is_bad || health_.only_validation_was_bad()))
+    endings_.on_last_validation(record.step);
   if (!finished || std::isfinite(record.loss)) return;
   if (!bad_loss_) bad_loss_ = step;
   bad_losses_.add(record.step);
@@ -465,6 +468,7 @@ void AnalyzerImpl::end(const TraceHealth& health) {
     last.loss = last.lr = std::numeric_limits<double>::quiet_NaN();
     on_step(last);
   }
+  if (graph_.trained() && graph_.validation_is_bad()) endings_.on_last_validation(graph_.step());
   if (graph_.step_is_bad()) norms_.on_step_end(graph_.step(), std::numeric_limits<double>::quiet_NaN(), true);
   graph_.finish();
 }

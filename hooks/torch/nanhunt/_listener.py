@@ -70,7 +70,7 @@ class Listener:
     # torch.autograd.backward and Tensor.backward.
     def before_backward(self, tensors: Sequence[torch.Tensor]) -> None: ...
     def before_backward_in_autocast(self, tensors: Sequence[torch.Tensor]) -> None: ...  # before that
-    def after_backward_in_step(self) -> None: ...  # of an optimizer: its closure has made the gradients
+    def after_backward_in_step(self) -> None: ...  # of an optimizer, or where there is none: the gradients are made
 
     # Of a scaler that is enabled, and clipping. Each ends with a result, or with what was raised.
     def before_scale(self, scaler: Any, loss: Any) -> None: ...
@@ -98,6 +98,7 @@ class Listener:
     def on_validated(self, module: torch.nn.Module, output: Any) -> None: ...
     # The operations of the step that runs will be in the trace, as far as they are heard.
     def on_kept(self) -> None: ...
+    def on_updated_by_hand(self) -> None: ...  # before the step of a program that is its own optimizer ends
     # Gradients that no optimizer took are about to be cleared, or stay while the next forward begins.
     def on_drop(self) -> None: ...
     # No optimizer may end the step at hand: what speaks for it has come.

@@ -302,10 +302,14 @@ class Session(Notifier):
             self.judge.enter(steps.UPDATED)
             self.begins_work()
 
+    def has_no_optimizer(self) -> bool:
+        """Whether PyTorch has none that is alive or was used, so that the program updates by itself, if at all."""
+        return not self._used and not self.tracker.alive
+
     def updates_by_hand(self) -> bool:
         """Whether the step at hand is over though there is no optimizer of PyTorch's: the program has written
         parameters since backward, or where that is not heard has used its gradients up."""
-        if self._used or self.tracker.alive or self.exact or not self.judge.facts() & steps.HAS_GRADIENTS:
+        if not self.has_no_optimizer() or self.exact or not self.judge.facts() & steps.HAS_GRADIENTS:
             return False
         if self.mode is StepMode.UNHEARD:
             return self.drops.used_up()
@@ -314,7 +318,7 @@ class Session(Notifier):
     def end_by_hand(self, message: str = "") -> None:
         """The program is its own optimizer, and has updated its parameters. `message`: of what it raised then."""
         self.judge.enter(steps.OPTIMIZER)
-        self.notify("on_drop")
+        self.notify("on_updated_by_hand")
         self.end_step(message=message)
 
     def gives_up(self) -> bool:

@@ -12,12 +12,27 @@ namespace {
 
 bool is_given_up(StepEnding how) { return how == StepEnding::kNextForward || how == StepEnding::kOptimizer; }
 
+// A validation after the last step is none of the steps of what went bad before it.
+void leave_out(BadSteps& steps, std::uint32_t validation) {
+  if (steps.last != validation || steps.first >= validation || steps.count < 2) return;
+  --steps.last;
+  --steps.count;
+  steps.anew = std::min(steps.anew, steps.count);
+  steps.unwatched = std::min(steps.unwatched, steps.count - steps.anew);
+}
+
 }  // namespace
 
 void Endings::on_mark(const MarkRecord& mark) {
   // As hooks/torch/nanhunt/_tap/marks.py.
   constexpr std::string_view kLeftOut = "the loss of a batch without a backward";
-  if (mark.kind == TensorRole::kLoss && names_.text(mark.path) == kLeftOut) without_batch_ = mark.step;
+  if (mark.kind != TensorRole::kLoss) return;
+  with_loss_ = mark.step;
+  if (names_.text(mark.path) == kLeftOut) without_batch_ = mark.step;
+}
+
+void Endings::on_last_validation(std::uint32_t step) {
+  if (with_loss_ != step) last_validation_ = step;
 }
 
 void Endings::on_step_end(const StepRecord& step, bool bad) {
@@ -71,6 +86,7 @@ std::uint64_t Endings::given_up_in(std::uint32_t first, std::uint32_t last) cons
 
 void Endings::conclude(std::vector<Finding>& findings, bool trained) const {
   for (Finding& f : findings) {
+    if (last_validation_ && f.place.phase != Phase::kValidation) leave_out(f.bad_steps, *last_validation_);
     // A figure that only a validation shows is a warning, unless the program stops at it.
     if (f.severity != Severity::kFault && !f.figure) continue;
     const auto at = std::find_if(endings_.begin(), endings_.end(), [&](const auto& one) {

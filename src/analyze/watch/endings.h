@@ -20,6 +20,8 @@ class Endings {
   void on_mark(const MarkRecord& mark);
   // `bad`: what it ended with was not finite.
   void on_step_end(const StepRecord& step, bool bad);
+  // The run ended in this step, and what a validation in it gave was not finite.
+  void on_last_validation(std::uint32_t step);
   // Adds to findings what the program did about them. What it skipped and got over is a warning.
   void conclude(std::vector<Finding>& findings, bool trained) const;
   void fill_coverage(Coverage& coverage) const;
@@ -44,6 +46,7 @@ class Endings {
   std::string exception_;  // that ended the program; "": none did
   std::uint32_t last_good_ = 0;  // the last step that an optimizer ended
   bool any_good_ = false;
+  std::optional<std::uint32_t> with_loss_, last_validation_;  // the last step with a loss; that in which the run ended with it
 };
 
 }  // namespace nanhunt::analyze

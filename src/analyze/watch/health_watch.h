@@ -39,6 +39,10 @@ class HealthWatch {
   std::uint64_t judged() const { return steps_; }  // steps
   // Of the step that ended last; nullptr: there is none of it.
   const HealthRecord* health() const { return now_ ? &*now_ : nullptr; }
+  // In the step that ended last, and no loss of it: gradients and parameters may be those of before.
+  bool only_validation_was_bad() const {
+    return now_ && (now_->bad & (role_bit(TensorRole::kOutput) | role_bit(TensorRole::kLoss))) == role_bit(TensorRole::kOutput);
+  }
   // A mark of this step says what was bad by then, not where it came from.
   bool was_unheard(std::uint32_t step) const { return unheard_.contains(step); }
 

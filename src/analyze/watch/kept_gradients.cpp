@@ -14,7 +14,7 @@ namespace nanhunt::analyze {
 
 void KeptGradients::on_op(const OpInView& op) {
   if (op.record->phase == Phase::kOptimizer && call_site_ == 0) call_site_ = op.record->call_site;
-  if (used_.empty() && added_.empty()) return;
+  if (used_.empty() && added_.empty() && using_.empty()) return;
   if (op.record->phase != Phase::kBackward && !writes_in_place(op)) return;  // what it makes is no gradient's memory
   const auto was_used = [&](const Value* in) {
     return in != nullptr && (used_.contains(in->storage) || added_.contains(in->storage));
@@ -22,9 +22,11 @@ void KeptGradients::on_op(const OpInView& op) {
   const bool adds = op.record->phase == Phase::kBackward && op.record->step == used_in_ + std::uint64_t{1} &&
                     op.info->bound == Bound::kSum && op.info->name == "add" &&
                     std::any_of(op.in.begin(), op.in.end(), was_used);
+  const bool clears = op.info->has(kOverwritesAll) && op.info->has(kWritesConstant);
   for (const Value* out : op.out) {
     if (out == nullptr) continue;
     used_.erase(out->storage);
+    if (clears) using_.erase(out->storage);  // by who updates by hand, in its step
     if (adds) {
       added_.insert(out->storage);
     } else if (op.record->phase <= Phase::kBackward) {

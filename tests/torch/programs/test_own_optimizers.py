@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 from own_programs import LEVELS, Net, assert_silent, data, told
+from torch import nn
 from torch.nn import functional as F
 
 BAD = 7
@@ -97,6 +98,30 @@ def test_the_last_update_by_hand_ends_its_step_though_no_forward_follows(update,
     said = told(training(update, bad=BAD), tmp_path, "live", steps=BAD + 1)
     assert [row["ending"] for row in said.run.records("steps")] == ["optimizer"] * (BAD + 1), said.show()
     assert "no optimizer" not in " ".join([said.first["explanation"], *said.first["evidence"]]), said.first["evidence"]
+
+
+def regression(update, lr):
+    def build():
+        torch.manual_seed(0)
+        net, own = nn.Sequential(nn.Linear(5, 16), nn.Linear(16, 1)), UPDATES[update]()
+
+        def step(i):
+            x = torch.randn(32, 5)
+            F.mse_loss(net(x * 50), 150 * x.sum(1, keepdim=True) + 1000).backward()
+            own(net, lr)
+
+        return step, net
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("update", UPDATES)
+def test_training_that_diverges_under_updates_by_hand_is_told_as_that(update, level, tmp_path):
+    said = told(regression(update, 0.01), tmp_path, level, steps=8)
+    assert said.what[0] == "exploding" and len(said.loud) == 1, said.show()
+    assert said.first["advice"][0]["id"] == "lower-lr", said.show()
+    assert_silent(regression(update, 1e-5), tmp_path, level, steps=8)
 
 
 @pytest.mark.parametrize("level", LEVELS)

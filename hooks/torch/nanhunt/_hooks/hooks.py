@@ -401,7 +401,7 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
     finally:
         _in_backward -= 1
         _had_backward = True
-        if in_step:
+        if in_step or session.has_no_optimizer():
             session.notify("after_backward_in_step")
         by_hand = session.leaves and _phase_before == lib.DATA  # no module's call says that a loss is computed
         session.state.phase = lib.LOSS if by_hand or _phase_before == lib.BACKWARD else _phase_before

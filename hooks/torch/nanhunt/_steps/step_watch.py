@@ -97,7 +97,7 @@ class StepWatch(Listener):
         if not session.judge.facts() & TRAINED:
             if self._was_bad or session.pending.items:
                 self._read_older()
-            if not self._sound_at_first and not session._used and not session.tracker.alive:
+            if not self._sound_at_first and session.has_no_optimizer():
                 paths, _, bad = self._reader.gradients(self.parameters(), weights=True)
                 self._sound_at_first = set(paths) - set(bad)
         scaled, self._scaled_losses = self._scaled_losses, []
@@ -157,6 +157,10 @@ class StepWatch(Listener):
         self.session.judge.enter(UNSCALED)
 
     def on_drop(self) -> None:
+        self._boundary()
+
+    def on_updated_by_hand(self) -> None:
+        self.session.state.wrote = 0  # gradients that were cleared since they were read are none
         self._boundary()
 
     def before_clip(self, parameters: Sequence[_Tensor], bound: float) -> None:

@@ -136,6 +136,14 @@ class Marks(Listener):
         if self.session.judge.facts() & HAS_GRADIENTS and not self.session.state.held:
             self._mark_gradients()
 
+    def after_backward_in_step(self) -> None:
+        if self.session.has_no_optimizer() and not self.session.state.held:
+            self._mark_gradients()
+
+    def on_updated_by_hand(self) -> None:
+        if not self.session.state.held:
+            self._mark_all([(lib.MARK_PARAMETER, path, p) for p, path in self._trained()])
+
     def on_drop(self) -> None:
         if not self.session.state.held:
             self._mark_gradients()
