@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -29,9 +29,10 @@ class Drops:
     def __init__(self, session: Session) -> None:
         self._session = session
         self.began: int | None = None       # number of the first op of this step's backward
-        self.with_gradient: list[torch.Tensor] = []  # a trained parameter that had one after backward
+        # A trained parameter that had one after backward; where none has, as with torch.autograd.grad, any.
+        self.with_gradient: list[torch.Tensor] = []
         self._last: weakref.ref[torch.Tensor] | None = None  # the one that was found last
-        self._versions = 0, 0  # torch's counts of writes to it and to its gradient, after backward
+        self._versions: tuple[int, int | None] = (0, None)  # as they were after backward
         self.drops = False    # gradients are being given up
         self.notified = False    # ... and listeners have been told
         self._looks = False   # the program reads numbers made of gradients, as far as ops are heard
@@ -50,9 +51,10 @@ class Drops:
             if last is None or last.grad is None:  # one that had one before most often has one again
                 last = next((p for p in self._parameters() if p.grad is not None), None)
                 self._last = weakref.ref(last) if last is not None else None
-            self.with_gradient, self._versions = [], (0, 0)
-            if last is not None and last.grad is not None:
-                self.with_gradient, self._versions = [last], (last._version, last.grad._version)
+            if last is None:
+                last = next((p for p in self._parameters() if p.requires_grad), None)
+            self.with_gradient = [last] if last is not None else []
+            self._versions = _versions_of(last) if last is not None else (0, None)
         except Exception as error:
             self._session.failed(error, "the end of backward")
 
@@ -61,10 +63,13 @@ class Drops:
         session = self._session
         return not (self.notified or session.tracker.passed or session.exact)
 
-    def before_clearing(self, cleared: Iterable[torch.Tensor]) -> None:
-        """Gradients of these go. Whatever else has one is not given up."""
+    def before_clearing(self, owner: Any) -> None:
+        """Gradients of this optimizer's or module's go. Whatever else has one is not given up."""
         try:
-            gone = {id(p) for p in cleared}
+            groups = getattr(owner, "param_groups", None)
+            gone = {id(p) for group in groups or () for p in group["params"]}
+            if groups is None and isinstance(owner, torch.nn.Module):
+                gone = {id(p) for p in owner.parameters()}
             left = [p for p in self._parameters() if p.grad is not None and id(p) not in gone]
             if not left and any(p.grad is not None for p in self._parameters()):
                 self._notify()
@@ -118,13 +123,18 @@ class Drops:
 
     def used_up(self) -> bool:
         """Since backward the parameter or its gradient was written, or the gradient was cleared."""
-        return any(p.grad is None or (p._version, p.grad._version) != self._versions for p in self.with_gradient)
+        return any(_versions_of(p) != self._versions for p in self.with_gradient)
 
     def _is_gone(self) -> bool:
-        return any(p.grad is None for p in self.with_gradient)
+        return self._versions[1] is not None and any(p.grad is None for p in self.with_gradient)
 
     def end_step(self) -> None:
         self._looks = self._looks or bool(self._session.state.looked)
         self._session.state.looked = 0
         self.began, self.with_gradient = None, []
         self.notified = self._bad = False
+
+
+def _versions_of(p: torch.Tensor) -> tuple[int, int | None]:
+    """PyTorch's counts of writes to a parameter and to its gradient; None: it has none."""
+    return p._version, p.grad._version if p.grad is not None else None

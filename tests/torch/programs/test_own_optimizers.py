@@ -348,3 +348,49 @@ def test_each_update_of_tensors_that_no_module_has_ends_a_step(clear, level, tmp
     if level != "steps":
         assert said.what[1] == "aten::log" and len(said.loud) == 1, said.show()
     assert_silent(tensors_alone(clear), tmp_path, level, steps=10)
+
+
+def asks_for_gradients(bad=None, views=1, updates=True):
+    """torch.autograd.grad of a module's parameters. `views`: calls of the module in a step."""
+
+    def build():
+        torch.manual_seed(0)
+        net = Net()
+
+        def step(i):
+            x, y = data()
+            out = sum(net(x + view) for view in range(views))
+            loss = F.cross_entropy(out, y)
+            if i == bad:
+                loss = (loss - loss.detach()) / torch.zeros(())
+            gradients = torch.autograd.grad(loss, net.parameters())
+            with torch.no_grad():
+                for p, g in zip(net.parameters(), gradients):
+                    p.sub_(1e-2 * g) if updates else g.norm()
+
+        return step, net
+
+    return build
+
+
+@pytest.mark.parametrize("level", [*LEVELS, "steps"])
+def test_each_update_by_gradients_of_a_module_that_are_asked_for_ends_a_step(level, tmp_path):
+    said = told(asks_for_gradients(bad=BAD), tmp_path, level, steps=10)
+    assert said.first["phase"] == "loss" and said.first["step"] == BAD, said.show()
+    assert [row["ending"] for row in said.run.records("steps")] == ["optimizer"] * 10, said.show()
+    if level != "steps":
+        assert said.what[1] == "aten::div" and len(said.loud) == 1, said.show()
+    assert_silent(asks_for_gradients(), tmp_path, level, steps=10)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_calls_before_a_first_backward_are_part_of_its_step_where_its_loss_is_bad(level, tmp_path):
+    said = told(asks_for_gradients(bad=0, views=2), tmp_path, level, steps=6)
+    assert said.what[1] == "aten::div" and len(said.loud) == 1, said.show()
+    assert "loss" in " ".join(said.first["sinks"]), said.show()
+    assert_silent(asks_for_gradients(views=2), tmp_path, level, steps=6)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_gradients_that_are_only_looked_at_are_no_fault(level, tmp_path):
+    assert_silent(asks_for_gradients(updates=False), tmp_path, level, steps=6)

@@ -25,6 +25,7 @@ from nanhunt._hooks.scaler import factor_of, unread
 from nanhunt._leaves import begin_grad, find_leaves
 from nanhunt._listener import RootCall
 from nanhunt._modes import modes_aside, without_modes
+from nanhunt._nested import given_at, tensors_given
 from nanhunt._pytorch import compiler as _compiler
 from nanhunt._pytorch import dispatch_modes as _dispatch_modes
 from nanhunt._pytorch import function_modes as _function_modes
@@ -358,33 +359,27 @@ def _cleared(session: Session, original: Callable[..., Any], args: tuple[Any, ..
     if not session.judge.facts() & steps.HAS_GRADIENTS or _root is not None or _in_backward or _repeats or (
             not session.drops.may_come()):
         return original(*args, **kwargs)
-    owner = args[0] if args else None
-    groups = getattr(owner, "param_groups", None)
-    parameters = [p for group in groups for p in group["params"]] if groups is not None else (
-        list(owner.parameters()) if isinstance(owner, torch.nn.Module) else [])
     with modes_aside():
         if session.updates_by_hand():
             session.end_by_hand()
         else:
-            session.drops.before_clearing(parameters)
+            session.drops.before_clearing(args[0] if args else None)
     return original(*args, **kwargs)
 
 
 # Autograd.
 def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    global _in_backward, _had_backward
     if _in_backward:  # a checkpoint's own
         return original(*args, **kwargs)
+    losses, args, kwargs = tensors_given(args, kwargs, 0, "tensors")
+    return _run_backward(session, original, args, kwargs, losses, given_at(args, kwargs, 1, "grad_tensors"))
+
+
+def _run_backward(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
+                  losses: tuple[Any, ...], gradients: Any) -> Any:
+    global _in_backward, _had_backward
     in_step = bool(_steps_of)
-    tensors = args[0] if args else kwargs.get("tensors", ())
-    if type(tensors) is torch.Tensor or isinstance(tensors, torch.Tensor):
-        losses: tuple[Any, ...] = tensors,
-    else:
-        losses = tuple(tensors)
-        if hasattr(tensors, "__next__"):  # it can be read once only
-            args, kwargs = ((losses, *args[1:]), kwargs) if args else (args, {**kwargs, "tensors": losses})
-    session.notify("before_backward", session, losses, args[1] if len(args) > 1 else kwargs.get("grad_tensors"),
-                   first=_begin_backward)
+    session.notify("before_backward", session, losses, gradients, first=_begin_backward)
     session.judge.enter(steps.LOSS)
     _in_backward += 1
     try:
@@ -420,7 +415,7 @@ def _begin_backward(session: Session, losses: tuple[Any, ...], gradients: Any) -
     global _phase_before
     try:
         if session.state.course != lib.TRAINS and _root is None:
-            session.inference.begin_training()
+            session.inference.begin_training(losses=losses)
         if not _in_closure:
             _steps_of.clear()  # of one that raised
             _in_graphs.clear()
@@ -457,6 +452,11 @@ def _grad(session: Session, original: Callable[..., Any], args: tuple[Any, ...],
     global _in_backward
     if _in_backward or _root is not None:
         return original(*args, **kwargs)
+    if session.roots and session.has_no_optimizer() and not given_at(args, kwargs, 4, "create_graph"):
+        learned, args, kwargs = tensors_given(args, kwargs, 1, "inputs")
+        if any(id(t) in session.parameter_names for t in learned):  # those of a program that is its own optimizer
+            losses, args, kwargs = tensors_given(args, kwargs, 0, "outputs")
+            return _run_backward(session, original, args, kwargs, losses, given_at(args, kwargs, 2, "grad_outputs"))
     before, session.state.phase = session.state.phase, lib.BACKWARD
     if not session.roots:
         session.notify("before_backward", session, args[0] if args else kwargs.get("outputs", ()), first=begin_grad)

@@ -6,12 +6,15 @@ bad is left of it that the training may read, it stays part of the same attempt.
 from __future__ import annotations
 
 import json
+import math
 import weakref
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nanhunt import _library as lib
+from nanhunt._hooks.scaler import peek
 from nanhunt._load import render
 from nanhunt._names import first_parameter
 from nanhunt._nested import tensors_in
@@ -77,12 +80,15 @@ class Inference:
         given = [t for _, t in tensors_in((args, kwargs)) if t.is_floating_point() and t.is_cpu]
         return any(has_nan(t) for t in given)
 
-    def begin_training(self, course: int = lib.TRAINS) -> None:
+    def begin_training(self, course: int = lib.TRAINS, losses: Sequence[torch.Tensor] = ()) -> None:
+        """`losses`: of the backward that shows it. Where one is bad, the last call is part of its step."""
         session = self._session
         if session.state.course in lib.INFERS:
             try:
-                if self._left_bad():
-                    self._go_on()
+                numbers = [peek(loss) for loss in losses]
+                is_bad = any(number is not None and not math.isfinite(number) for number in numbers)
+                if self._left_bad(is_bad):
+                    self._go_on(is_bad)
                 else:
                     session.note(BEFORE_TRAINING)
                     session.begin_again()
@@ -90,16 +96,16 @@ class Inference:
                 session.failed(error, "the beginning of training")
         session.state.course = course
 
-    def _left_bad(self) -> bool:
+    def _left_bad(self, loss_is_bad: bool) -> bool:
         """Whether what was made so far may make the training bad. Ranks count their steps alike: there it is left."""
         session = self._session
-        return session.tap is not None and rank_and_world()[1] == 1 and session.tap.left_bad()
+        return session.tap is not None and rank_and_world()[1] == 1 and (loss_is_bad or session.tap.left_bad())
 
-    def _go_on(self) -> None:
+    def _go_on(self, loss_is_bad: bool) -> None:
         """Training goes on where the calls of models have come to: in one attempt, an origin among what they left, or
         in what came before them, is known."""
         session = self._session
-        if session.judge.is_open():
+        if session.judge.is_open() and not loss_is_bad:
             session.end_step(ending=lib.BY_FORWARD)
         if session.state.step > 0:
             session.note(FIRST_STEPS, session.state.step)
