@@ -54,7 +54,8 @@ class Drops:
             if last is None:
                 last = next((p for p in self._parameters() if p.requires_grad), None)
             self.with_gradient = [last] if last is not None else []
-            self._versions = _versions_of(last) if last is not None else (0, None)
+            if last is not None:
+                self._versions = last._version, last.grad._version if last.grad is not None else None
         except Exception as error:
             self._session.failed(error, "the end of backward")
 

@@ -14,6 +14,7 @@
 #include "hooks/torch/tap/describe.h"
 #include "hooks/torch/tap/numbers.h"
 #include "hooks/torch/tap/plan.h"
+#include "hooks/torch/tap/rows/words.h"
 
 namespace nanhunt::tap {
 
@@ -25,6 +26,13 @@ inline const at::Tensor* asked_about(const Plan& plan, c10::ArrayRef<c10::IValue
   if (args[1].isTensor() && args[1].toTensor().is_same(t)) return &t;
   double number = 0;
   return number_of(args[1], number) && std::isinf(number) ? &t : nullptr;
+}
+
+// Whether what an op is given does: a loss is made of such; a constant of a mask is not.
+inline bool requires_grad(const std::vector<c10::IValue>& args) {
+  bool found = false;
+  for (const c10::IValue& value : args) each_tensor(value, [&](const at::Tensor& t) { found = found || t.requires_grad(); });
+  return found;
 }
 
 // Whether the program is about to learn, of what it computed and may train, that it is not finite. -Inf is what scores

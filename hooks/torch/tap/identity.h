@@ -34,12 +34,15 @@ struct Shown {
   }
 };
 
+class Unwritten;
+
 struct Identity {
   std::int64_t word = 0;
   std::int64_t as_of = -1;  // torch's version of the contents that the word stands for, where that was looked at
   bool made = false;        // by an op that was heard
   bool sought = false;      // it was not, and was looked for among what was left bad
   std::int64_t unwritten = -1;  // the word of memory that was given out and holds nothing yet
+  std::shared_ptr<Unwritten> gaps;  // what of it holds nothing yet; none: all was written, as far as that is known
   bool by_rows = false;     // a large table: an op wrote a few of its rows, and from then on it is read as a whole now and then
   // Of all of its memory: for which word it was looked at, and whether there is a NaN or an infinity (finite.h).
   std::int64_t looked_at = -1;
@@ -104,12 +107,15 @@ class Identities {
 
   // The storage was written: the word of the contents now.
   std::int64_t bump(Identity& identity) {
-    std::int64_t word = identity.word + 1;
-    if ((word & ((std::int64_t{1} << kVersionBits) - 1)) == 0) {  // used up: as if it were another storage
-      dead_.push_back(identity.word >> kVersionBits);
-      word = new_storage_number() << kVersionBits;
-    }
-    return identity.word = word;
+    identity.gaps.reset();
+    const std::int64_t word = identity.word + 1;
+    const bool used_up = (word & ((std::int64_t{1} << kVersionBits) - 1)) == 0;
+    return used_up ? renumber(identity) : identity.word = word;
+  }
+  // From now on it is as if it were another storage.
+  std::int64_t renumber(Identity& identity) {
+    dead_.push_back(identity.word >> kVersionBits);
+    return identity.word = new_storage_number() << kVersionBits;
   }
 
   // Storages that live, by number. They do as long as this does.

@@ -368,17 +368,18 @@ def _cleared(session: Session, original: Callable[..., Any], args: tuple[Any, ..
 
 
 # Autograd.
-def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
+              losses: tuple[Any, ...] = (), gradients: Any = None) -> Any:
+    """`losses`: of torch.autograd.grad, which calls them otherwise."""
+    global _in_backward, _had_backward
     if _in_backward:  # a checkpoint's own
         return original(*args, **kwargs)
-    losses, args, kwargs = tensors_given(args, kwargs, 0, "tensors")
-    return _run_backward(session, original, args, kwargs, losses, given_at(args, kwargs, 1, "grad_tensors"))
-
-
-def _run_backward(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
-                  losses: tuple[Any, ...], gradients: Any) -> Any:
-    global _in_backward, _had_backward
     in_step = bool(_steps_of)
+    if not losses:
+        gradients = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
+        losses = (args[0],) if args and type(args[0]) is torch.Tensor else ()
+    if not losses:
+        losses, args, kwargs = tensors_given(args, kwargs, 0, "tensors")
     session.notify("before_backward", session, losses, gradients, first=_begin_backward)
     session.judge.enter(steps.LOSS)
     _in_backward += 1
@@ -396,7 +397,7 @@ def _run_backward(session: Session, original: Callable[..., Any], args: tuple[An
     finally:
         _in_backward -= 1
         _had_backward = True
-        if in_step or session.has_no_optimizer():
+        if in_step or not session._used and session.has_no_optimizer():
             session.notify("after_backward_in_step")
         by_hand = session.leaves and _phase_before == lib.DATA  # no module's call says that a loss is computed
         session.state.phase = lib.LOSS if by_hand or _phase_before == lib.BACKWARD else _phase_before
@@ -456,7 +457,7 @@ def _grad(session: Session, original: Callable[..., Any], args: tuple[Any, ...],
         learned, args, kwargs = tensors_given(args, kwargs, 1, "inputs")
         if any(id(t) in session.parameter_names for t in learned):  # those of a program that is its own optimizer
             losses, args, kwargs = tensors_given(args, kwargs, 0, "outputs")
-            return _run_backward(session, original, args, kwargs, losses, given_at(args, kwargs, 2, "grad_outputs"))
+            return _backward(session, original, args, kwargs, losses, given_at(args, kwargs, 2, "grad_outputs"))
     before, session.state.phase = session.state.phase, lib.BACKWARD
     if not session.roots:
         session.notify("before_backward", session, args[0] if args else kwargs.get("outputs", ()), first=begin_grad)

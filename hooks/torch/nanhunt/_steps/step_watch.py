@@ -97,7 +97,7 @@ class StepWatch(Listener):
         if not session.judge.facts() & TRAINED:
             if self._was_bad or session.pending.items:
                 self._read_older()
-            if not self._sound_at_first and session.has_no_optimizer():
+            if not self._sound_at_first and not session._used and session.has_no_optimizer():
                 paths, _, bad = self._reader.gradients(self.parameters(), weights=True)
                 self._sound_at_first = set(paths) - set(bad)
         scaled, self._scaled_losses = self._scaled_losses, []

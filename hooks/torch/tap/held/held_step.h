@@ -76,12 +76,20 @@ class HeldStep {
   void launch_looks() { late_.launch(to_, notes_); }
   // On a stream; a look on another one would not come before that.
   void launch_before_write(std::int64_t stream) { late_.launch_before_write(stream, to_, notes_); }
+  // Before an op writes over what is still to be read.
+  void read_what_is_written(const Plan& plan, const std::vector<c10::IValue>& args) {
+    for (const Arg& arg : plan.args) {
+      if (!arg.written) continue;
+      each_tensor(args[static_cast<std::size_t>(arg.index)], [&](const at::Tensor& t) {
+        if (is_late_ && late_.is_to_read(t)) launch_before_write(describer_.stream_of(t.device()));
+      });
+    }
+  }
   // Nobody looks at what waits.
   void drop() {
     late_ = LateStep{};
     waiting_.clear();
   }
-  bool is_to_read(const at::Tensor& t) const { return is_late_ && late_.is_to_read(t); }
 
   // What is compared with what it was, where something is bad.
   void set_parameters(std::vector<WeakTensor> parameters) { parameters_ = std::move(parameters); }

@@ -62,10 +62,7 @@ class LeftBad {
       const std::string_view all(static_cast<const char*>(storage->data()), storage->nbytes());
       for (std::size_t at = all.find(sample); at != all.npos; at = all.find(sample, at + 1)) {
         if (at % format->bytes != 0) continue;
-        const auto count = static_cast<std::int64_t>(storage->nbytes() / t.itemsize());
-        at::Tensor whole = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)), t.key_set(), t.dtype());
-        whole.unsafeGetTensorImpl()->set_sizes_contiguous({count});
-        return whole;
+        return whole_of(c10::Storage(std::move(storage)), t);
       }
     }
     return {};

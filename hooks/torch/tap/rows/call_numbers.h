@@ -56,4 +56,16 @@ inline std::int64_t call_of(Plan& plan, const Key& key, const Recording& to) {
   return number;
 }
 
+// Counts of an optimizer's steps that a fused op is given, one for each element; empty: they are not numbers of the host.
+inline std::vector<double> steps_of(const Plan& plan, const std::vector<c10::IValue>& args, std::size_t n) {
+  std::vector<double> steps;
+  if (plan.state_steps == nullptr || plan.op.rfind("aten::_fused_adam", 0) != 0) return steps;
+  each_tensor(args[static_cast<std::size_t>(plan.state_steps->index)], [&](const at::Tensor& t) {
+    if (t.device().is_cpu() && t.numel() == 1 && t.scalar_type() == at::kFloat)
+      steps.push_back(*static_cast<const float*>(t.const_data_ptr()));
+  });
+  if (steps.size() != n) steps.clear();
+  return steps;
+}
+
 }  // namespace nanhunt::tap

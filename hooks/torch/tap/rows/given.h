@@ -38,6 +38,7 @@ struct Given {
   std::uint8_t old = 0;            // what is written over held
   int reach = 0;                   // of the widest input
   std::size_t memory = 0;  // of what is resized
+  at::Tensor gaps;           // the first that shows memory of which not all was written
   bool reads_table = false;  // of which a few rows are read when they are written: see Identity::by_rows
   bool late = false;  // what it leaves in host memory is not there yet: nobody may read it, and nothing says when
 
@@ -46,6 +47,7 @@ struct Given {
     args.clear(), words.clear(), key.clear(), numbers.clear(), written.clear(), saved.clear();
     inputs_finite = true, late = reads_table = false;
     old = 0, reach = 0, memory = 0;
+    gaps.reset();
   }
 };
 

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "hooks/torch/tap/asked.h"
 #include "hooks/torch/tap/between.h"
 #include "hooks/torch/tap/copies.h"
 #include "hooks/torch/tap/describe.h"
@@ -31,6 +32,7 @@
 #include "hooks/torch/tap/rows/given.h"
 #include "hooks/torch/tap/rows/lists.h"
 #include "hooks/torch/tap/rows/scalars.h"
+#include "hooks/torch/tap/rows/unwritten.h"
 #include "hooks/torch/tap/setup.h"
 
 namespace nanhunt::tap {
@@ -58,7 +60,7 @@ class Rows {
     given.args.assign(first, stack.end());
     const bool happens = plan.written_if == nullptr || is_given(given.args[static_cast<std::size_t>(plan.written_if->index)]);
     given.late = is_late(plan, given.args);
-    if (plan.writes && held.is_late()) read_what_is_written(plan, given);
+    if (plan.writes && held.is_late()) held.read_what_is_written(plan, given.args);
     if (plan.garbage && plan.writes && given.args[0].isTensor()) given.memory = given.args[0].toTensor().storage().nbytes();
     if (plan.per_element || plan.garbage || plan.scalar_read || plan.collective) return;
     for (const Arg& arg : plan.args) {
@@ -83,6 +85,7 @@ class Rows {
           return;
         }
         if (!held.left_bad.is_empty() && !writes) report_source(t, *quad->identity);
+        if (quad->identity->gaps != nullptr && !writes && !given.gaps.defined()) given.gaps = t;
         given.reads_table = given.reads_table || quad->identity->by_rows;
         if (writes) given.written.push_back({static_cast<std::ptrdiff_t>(given.words.size()), *quad, t, &arg});
         if (held.ring.keeps()) {
@@ -217,7 +220,7 @@ class Rows {
         for (const std::int64_t word : gone) counted = counted || word >> kVersionBits == old >> kVersionBits;
         if (!counted) {
           gone.push_back(old);
-          if (identity.word == old) describer.identities.bump(identity);
+          if (identity.word == old) bump_part(identity, one.tensor);
         }
         const auto quad = describer.describe(one.tensor, !(given.late && one.tensor.device().is_cpu()));
         if (!quad) continue;
@@ -236,6 +239,7 @@ class Rows {
           if (one.at >= 0 && one.had_looked && one.had == 0) words[static_cast<std::size_t>(one.at)] = NANHUNT_WAS_FINITE;
     }
     held.judge(plan, given, made_, [&] { return site_now(); });
+    if (given.gaps.defined()) report_unwritten(given, inputs);
     if (given.reads_table) held.look_at_tables(plan, given, made_);
     emit(plan, words, key, given.numbers, inputs, wide, where);
   }
@@ -345,13 +349,6 @@ class Rows {
     bad_number_ = {quad, state_->step, t.storage()};
   }
 
-  // A loss does; a constant of a mask does not.
-  static bool requires_grad(const std::vector<c10::IValue>& args) {
-    bool found = false;
-    for (const c10::IValue& value : args) each_tensor(value, [&](const at::Tensor& t) { found = found || t.requires_grad(); });
-    return found;
-  }
-
   // A number that was read out of a tensor stands for that tensor as well.
   void take_number(const Arg& arg, double number, Words& words, Key& key, std::vector<double>& numbers) {
     const bool negated = state_->phase == NANHUNT_PHASE_OPTIMIZER;
@@ -371,6 +368,33 @@ class Rows {
     if (const auto quad = describer.describe(t, false)) scalars_.note(number, t, *quad, state_->step);
   }
 
+  // Of what an op wrote: its gaps are known still.
+  void bump_part(Identity& identity, const at::Tensor& t) {
+    std::shared_ptr<Unwritten> gaps = std::move(identity.gaps);
+    describer.identities.bump(identity);
+    if (gaps != nullptr && gaps->write(t)) identity.gaps = std::move(gaps);
+  }
+
+  // What is bad of what an op read where nothing was written is told as memory that was given out unwritten.
+  void report_unwritten(Given& given, std::size_t inputs) {
+    Identity& identity = *describer_identity(given.gaps);
+    const std::shared_ptr<Unwritten> gaps = identity.gaps;
+    const bool bad = std::any_of(made_.begin(), made_.end(), [](const Births::Made& one) {
+      return Describer::holds(*one.tensor) && finite::bits_of(*one.tensor).value_or(0) != 0;
+    });
+    if (gaps == nullptr || !bad || (identity.is_unwritten() && gaps->step == state_->step) || !gaps->is_bad_in(given.gaps))
+      return;
+    const std::int64_t read = identity.word;
+    identity.unwritten = describer.identities.renumber(identity);
+    gaps->step = state_->step;
+    Words words;
+    Key key{kAsResult};
+    if (const auto quad = describer.describe(whole_of(given.gaps), false)) put(words, *quad);
+    emit(*gaps->giver, words, key, {}, 0, false, &gaps->place);
+    for (std::size_t at = 0; at < inputs; at += kValueWords)
+      if (given.words[at + 1] == read) given.words[at + 1] = identity.word;
+  }
+
   // Memory that nothing has written: a row without contents, so that whoever reads it can be told.
   void garbage(Plan& plan, const Given& given, const c10::Stack& stack) {
     const auto first = stack.end() - static_cast<std::ptrdiff_t>(plan.returns);
@@ -382,6 +406,7 @@ class Rows {
         if (!quad) return;
         quad->identity->made = true;
         quad->identity->unwritten = quad->identity->word;
+        quad->identity->gaps = std::make_shared<Unwritten>(plan, here(site_), state_->step, t.storage().nbytes());
         Words words;
         Key key{kAsResult};
         put(words, *quad);
@@ -397,7 +422,7 @@ class Rows {
     columns_.take(plan, given.args, happens, given.late, describer,
                   [&](const Arg& arg) { return is_default(plan, given.args, arg); });
     const std::size_t n = columns_.elements();
-    const std::vector<double> steps = steps_of(plan, given, n);
+    const std::vector<double> steps = steps_of(plan, given.args, n);
     std::vector<std::optional<Quad>>& results = results_;
     results.clear();
     made_.clear();
@@ -483,17 +508,6 @@ class Rows {
     send_rows();
   }
 
-  std::vector<double> steps_of(const Plan& plan, const Given& given, std::size_t n) const {
-    std::vector<double> steps;
-    if (plan.state_steps == nullptr || plan.op.rfind("aten::_fused_adam", 0) != 0) return steps;
-    each_tensor(given.args[static_cast<std::size_t>(plan.state_steps->index)], [&](const at::Tensor& t) {
-      if (t.device().is_cpu() && t.numel() == 1 && t.scalar_type() == at::kFloat)
-        steps.push_back(*static_cast<const float*>(t.const_data_ptr()));
-    });
-    if (steps.size() != n) steps.clear();
-    return steps;
-  }
-
   void emit(Plan& plan, const Words& words, Key& key, const std::vector<double>& numbers, std::size_t inputs, bool wide,
             const Place* where) {
     if (inputs == words.size() && !plan.sends) return;  // what is sent to another rank is made of nothing here
@@ -545,16 +559,6 @@ class Rows {
     if (rows_.empty()) return;
     send(rows_);
     rows_.clear();
-  }
-
-  // Before an op writes over what is still to be read.
-  void read_what_is_written(const Plan& plan, const Given& given) {
-    for (const Arg& arg : plan.args) {
-      if (!arg.written) continue;
-      each_tensor(given.args[static_cast<std::size_t>(arg.index)], [&](const at::Tensor& t) {
-        if (held.is_to_read(t)) held.launch_before_write(describer.stream_of(t.device()));
-      });
-    }
   }
 
   // What runs there belongs to no module, but to the parameter that it is about; data may be a model's.
