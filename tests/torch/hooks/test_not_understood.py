@@ -120,6 +120,35 @@ def functional_gradients_for_an_optimizer(bad):
         optimizer.step()
 
 
+def a_model_that_is_met_under_transforms(bad):
+    """Its buffers are wrapped then, and what it is given."""
+    model = nn.Sequential(nn.BatchNorm1d(4).eval(), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def adapted(parameters, x):
+        slopes = torch.func.grad(lambda q: torch.func.functional_call(model, q, (x,)).pow(2).mean())(parameters)
+        now = {name: p - 0.1 * slopes[name] for name, p in parameters.items()}
+        return torch.func.functional_call(model, now, (x,)).pow(2).mean()
+
+    for i in range(3):
+        given = torch.stack([batch(False), batch(bad and i == 1)])
+        losses = torch.vmap(adapted, (None, 0))(dict(model.named_parameters()), given)
+        optimizer.zero_grad()
+        losses.mean().backward()
+        optimizer.step()
+
+
+def a_model_that_is_met_under_forward_derivatives(bad):
+    model = nn.Sequential(nn.BatchNorm1d(4).eval(), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for i in range(3):
+        x = batch(bad and i == 1)
+        out, slope = torch.func.jvp(model, (x,), (torch.ones_like(x),))
+        optimizer.zero_grad()
+        (out.pow(2).mean() + slope.pow(2).mean()).backward()
+        optimizer.step()
+
+
 def a_loss_of_vmap_and_where(bad):
     model, optimizer = made()
     for i in range(3):
@@ -233,6 +262,7 @@ KINDS = [functional_steps_without_an_optimizer, functional_steps_by_sample, tens
          tensors_without_modules_that_numpy_ruins_at_the_end,
          weights_without_an_optimizer_that_numpy_ruins_at_the_end,
          parameters_that_are_nan, gradients_by_hand, gradients_of_numpy, functional_steps,
+         a_model_that_is_met_under_transforms, a_model_that_is_met_under_forward_derivatives,
          functional_gradients_for_an_optimizer, a_loss_of_vmap_and_where, updates_by_hand,
          updates_by_hand_in_the_last_step, updates_by_hand_that_multiply_by_nan, updates_of_autograd_grad,
          sparse_gradients, a_last_step_without_an_optimizer, parameters_that_become_nan_late]

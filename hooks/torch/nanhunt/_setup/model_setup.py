@@ -15,6 +15,7 @@ from nanhunt import _library as lib
 from nanhunt._hooks.root_names import model_of
 from nanhunt._listener import Listener, RootCall
 from nanhunt._names import plain_module, plain_path
+from nanhunt._pytorch import unwrapped
 from nanhunt._tap.called_frames import set_frame_reporter
 from nanhunt._tap.places import call_site
 from nanhunt._tap.plain import PLAIN
@@ -40,6 +41,7 @@ def autocast_formats() -> set[torch.dtype]:
 
 def _widest_column(t: torch.Tensor) -> tuple[int, float]:
     """Of a matrix of samples; how many times as far as the median column it reaches. 0: not known."""
+    t = unwrapped(t)
     if type(t) not in PLAIN or not t.is_cpu or not t.is_floating_point() or t.layout is not torch.strided:
         return 0, 0.0
     if t.dim() != 2 or len(t) < 2 or not 2 < t.shape[1] <= _MOST_COLUMNS or t.numel() > _MOST_NUMBERS:

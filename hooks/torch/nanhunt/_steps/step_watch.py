@@ -18,7 +18,7 @@ from nanhunt._hooks.scaler import peek
 from nanhunt._listener import Listener, RootCall
 from nanhunt._names import plain_path
 from nanhunt._nested import tensors_in
-from nanhunt._pytorch import no_torch_function
+from nanhunt._pytorch import no_torch_function, unwrapped
 from nanhunt._step_judge import CLIPPED, READS_AGAIN, SCALE_APPLIED, SCALED, SUSPECT, TRAINED, UNSCALED
 from nanhunt._step_mode import StepMode
 from nanhunt._steps.bad_steps import BadSteps, Norms, StepSnapshot
@@ -74,14 +74,15 @@ class StepWatch(Listener):
         for kind, path, b in buffers:
             if path not in bad:
                 self._sound_buffers[path] = b.shape
-                self._last_buffers.append((kind, path, b.detach()))
+                self._last_buffers.append((kind, path, b.detach() if b.requires_grad else b))  # a transform would wrap it
         held = sum(b.untyped_storage().nbytes() for _, _, b in self._last_buffers)
         while held > _MAX_HELD:
             held -= self._last_buffers.popleft()[2].untyped_storage().nbytes()
 
     @staticmethod
     def _buffers_of(root: torch.nn.Module, name: str) -> list[tuple[int, str, _Tensor]]:
-        return [(lib.MARK_BUFFER, plain_path(name, path), b) for path, b in root.named_buffers()
+        buffers = [(path, unwrapped(b)) for path, b in root.named_buffers()]  # under transforms they are wrapped
+        return [(lib.MARK_BUFFER, plain_path(name, path), b) for path, b in buffers
                 if b.is_floating_point() and not is_away(b)]
 
     def on_root_exit(self, call: RootCall, output: Any) -> None:
