@@ -297,10 +297,15 @@ std::string matter_sentence(const Finding& finding) {
     return sink == "what a validation computed";
   });
   if (finding.unfinished && (finding.place.phase == Phase::kValidation || (of_validation && !finding.sinks.empty()))) {
-    return "Only to what the validation tells. Training itself was not harmed by it.";
+    return "To what the validation tells, and so to what the program decides by it: a schedule, which checkpoint it keeps. "
+           "No weight was harmed.";
   }
   if (finding.severity == Severity::kWarning && finding.unfinished) {
     return "It may. The program skipped the steps or batches in which it came up, and went on.";
+  }
+  const bool learns_nothing = finding.cls == FindingClass::kUpdateLoss && finding.place.phase == Phase::kBackward;
+  if (finding.severity == Severity::kWarning && sinks.empty() && (learns_nothing || finding.cls == FindingClass::kExploding)) {
+    return learns_nothing ? "Yes. Nothing is learned." : "Yes. The loss becomes larger, though no number is bad.";
   }
   if (finding.severity == Severity::kWarning) {
     return sinks.empty() ? "It may. Nothing watched became non-finite, but numbers were lost."
@@ -314,6 +319,7 @@ std::string matter_sentence(const Finding& finding) {
            " gives only zeros or one number from step " + format_count(finding.first_step) +
            " on: what it feeds learns nothing.";
   }
+  if (sinks.empty() && finding.cls == FindingClass::kApiMisuse) return "Yes. The updates are not those that were meant.";
   if (sinks.empty()) return "Yes. It does harm to training.";
   return "Yes. " + weights_text(finding) + "Bad numbers reached " + sinks + ".";
 }

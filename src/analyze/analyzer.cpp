@@ -33,6 +33,7 @@
 #include "src/analyze/rules/run/setup_audit.h"
 #include "src/analyze/rules/origin/underflow.h"
 #include "src/analyze/rules/run/standstill.h"
+#include "src/analyze/rules/run/training_trend.h"
 #include "src/analyze/rules/run/update_loss.h"
 #include "src/analyze/watch/health_watch.h"
 #include "src/analyze/watch/sources.h"
@@ -213,6 +214,7 @@ class AnalyzerImpl final : public RankPass {
   CommUnderflow comm_underflow_;
   UpdateLoss update_loss_;
   Standstill standstill_;
+  TrainingTrend trend_;
   SetupAudit setup_;
   PrecisionAudit precision_;
   Sources sources_;
@@ -285,6 +287,7 @@ void AnalyzerImpl::on_step(const StepRecord& told) {
   if (finished) update_loss_.on_step_end(record.step, record.loss);
   standstill_.on_step_end();
   if (finished) kept_gradients_.on_step_end(record.step);
+  if (finished && !outcome.held_back) trend_.on_step_end(record.step, record.loss, norms.gradient, record.lr);
   if (finished) lr_ramp_.on_step_end(record.step, record.lr, record.loss);
   sources_.on_step_end(record);
   setup_.on_step_end(record, outcome.scaled && outcome.scale != 1);
@@ -507,6 +510,11 @@ Analysis AnalyzerImpl::judge(const RunInfo& info, const TraceHealth& health, con
   if (auto lost = comm_underflow_.finding()) analysis.findings.push_back(std::move(*lost));
   if (auto lost = update_loss_.finding()) analysis.findings.push_back(std::move(*lost));
   for (Finding& lost : standstill_.findings()) analysis.findings.push_back(std::move(lost));
+  const bool faulty = std::any_of(analysis.findings.begin(), analysis.findings.end(),
+                                  [](const Finding& f) { return f.severity == Severity::kFault; });
+  // Who embeds the recorder need not know norms of gradients.
+  if (!faulty && trained && info.framework.starts_with("torch"))
+    for (Finding& trend : trend_.findings()) analysis.findings.push_back(std::move(trend));
   add_audits(analysis.findings);
   advise_recording(analysis.findings, ops);
   advise_elsewhere(analysis.findings, analysis.coverage);

@@ -147,7 +147,9 @@ TEST(ReportModel, whether_it_matters_follows_severity_and_sinks) {
   Finding validated = finding;
   validated.place.phase = Phase::kValidation;
   validated.unfinished = true;
-  EXPECT_EQ(matter_sentence(validated), "Only to what the validation tells. Training itself was not harmed by it.");
+  EXPECT_EQ(matter_sentence(validated),
+            "To what the validation tells, and so to what the program decides by it: a schedule, which checkpoint it keeps. "
+            "No weight was harmed.");
   Finding swallowed = finding;
   swallowed.sinks.clear();
   swallowed.first_step = 6;

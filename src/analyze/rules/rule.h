@@ -39,6 +39,7 @@ std::string pole_count_text(const Case& c);                   // "tensor2 holds 
 std::string arg_text(const Case& c, const ArgSnapshot& arg);  // "tensor1 (fc1.weight.exp_avg)"
 std::string range_text(const Case& c);  // "Finite inputs; largest magnitudes: self 131, mat2 4.2."
 const OpSnapshot* maker_of(const Case& c, const ArgSnapshot& arg);  // nullptr: the walk back did not come to it
+bool is_square(const Case& c, const OpSnapshot& op);
 const OpSnapshot* lost_exponentials(const Case& c);  // the op whose results are 0, for their exponents are too small
 bool adds_masks(const Case& c);  // of the format's lowest number, to each other
 void add_if(std::vector<std::string>& lines, std::string line);  // unless it is empty

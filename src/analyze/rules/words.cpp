@@ -21,6 +21,13 @@ const OpSnapshot* maker_of(const Case& c, const ArgSnapshot& arg) {
   return known ? &c.context->slice[static_cast<std::size_t>(arg.producer)] : nullptr;
 }
 
+bool is_square(const Case& c, const OpSnapshot& op) {
+  const OpInfo& info = c.names.op(op.op);
+  if (info.pole == Pole::kPower)
+    return std::any_of(op.scalars.begin(), op.scalars.end(), [](const ScalarSnapshot& s) { return s.value == 2; });
+  return info.has(kBilinear) && op.inputs.size() == 2 && op.inputs[0].value == op.inputs[1].value;
+}
+
 const OpSnapshot* lost_exponentials(const Case& c) {
   const auto& slice = c.context->slice;
   const auto op = std::find_if(slice.begin(), slice.end(), [&](const OpSnapshot& one) {
@@ -184,13 +191,6 @@ const OpSnapshot* source_of(const Case& c, const ArgSnapshot& arg) {
   return nullptr;
 }
 
-bool is_square(const Case& c, const OpSnapshot& op) {
-  const OpInfo& info = c.names.op(op.op);
-  if (info.pole == Pole::kPower)
-    return std::any_of(op.scalars.begin(), op.scalars.end(), [](const ScalarSnapshot& s) { return s.value == 2; });
-  return info.has(kBilinear) && op.inputs.size() == 2 && op.inputs[0].value == op.inputs[1].value;
-}
-
 // Does this root take a sum of squares, so that it is a norm?
 bool is_norm_by_hand(const Case& c, const OpSnapshot& root) {
   const OpSnapshot* sum = root.inputs.empty() ? nullptr : source_of(c, root.inputs.front());
@@ -272,6 +272,7 @@ std::vector<std::string> denominator_advice(const Case& c) {
   }
   const std::optional<OpSnapshot>& derived = c.context->derivative_of;
   if (derived && c.names.op(derived->op).pole == Pole::kNonPositive) return logarithm_advice(c);
+  if (derived && c.names.op(derived->op).pole == Pole::kMinusOne) return {"clamp-above-minus-1"};
   // Of sqrt's gradient, and of the derivative that PyTorch makes of plain ops: g / (2 y).
   const std::vector<OpSnapshot>& slice = c.context->slice;
   const auto root = std::find_if(slice.begin(), slice.end(),
@@ -307,6 +308,8 @@ std::vector<std::string> denominator_advice(const Case& c) {
   if (c.info->pole == Pole::kEmpty) return {"skip-empty"};
   if (c.info->pole == Pole::kFew) return {"few-elements"};
   if (c.pole != nullptr && is_count(c, *c.pole)) return {"clamp-count"};
+  const OpSnapshot* divisor = c.pole == nullptr ? nullptr : maker_of(c, *c.pole);
+  if (divisor != nullptr && c.names.op(divisor->op).name == "sqrt") return {"eps-in-sqrt"};  // whose derivative is infinite
   return {"guard-denominator"};
 }
 

@@ -114,6 +114,8 @@ NormWatch::Norms NormWatch::on_step_end(std::uint32_t step, double loss, bool ba
   if (gradient_norm != nullptr && !std::isnan(*gradient_norm)) norms.gradient = *gradient_norm;
   entries_.push_back({step, loss, norms.gradient, lr});
   if (entries_.size() > kGrowthWindow) entries_.pop_front();
+  if (steps_ == 1) first_ = entries_.back();
+  if (steps_ <= kCalmSteps && std::fabs(loss) > std::fabs(first_.loss)) first_.loss = loss;
   if (!growths_.empty() && growths_.back().lasts()) {
     // It is over where the loss is that of before, or has been finite for long: other weights, another loss.
     const bool sound = !bad && std::isfinite(loss);
@@ -126,6 +128,7 @@ NormWatch::Norms NormWatch::on_step_end(std::uint32_t step, double loss, bool ba
   if (bad && !grown && growths_.size() < kMaxGrowths && judged_++ < kMaxJudged) {
     auto growth = judge(step);
     if (!growth) growth = judge_updates(step);
+    if (!growth) growth = judge_run(step);
     if (!growth) return norms;
     add_updates(*growth);
     sound_ = 0;
@@ -235,6 +238,49 @@ std::optional<Growth> NormWatch::judge(std::uint32_t step) const {
     g.negative_from = negative->step;
   }
   return g;
+}
+
+// Growth so slow that no window shows it, as by a decay of weights with the wrong sign.
+std::optional<Growth> NormWatch::judge_run(std::uint32_t step) const {
+  std::size_t newest = entries_.size();  // one past the newest finite loss
+  while (newest > 0 && !std::isfinite(entries_[newest - 1].loss)) --newest;
+  if (steps_ <= 2 * kCalmSteps || newest < kGrowthSteps || newest + 1 < entries_.size() || step > entries_[newest - 1].step + 1)
+    return std::nullopt;
+  const double calm = std::fabs(first_.loss);
+  if (!positive(calm) || !positive(first_.gradient)) return std::nullopt;
+  for (std::size_t i = newest - kGrowthSteps; i < newest; ++i)
+    if (!(std::fabs(entries_[i].loss) >= kRunGrowth * calm)) return std::nullopt;
+  Growth g;
+  g.step = step;
+  g.lr = first_.lr;
+  g.from_step = first_.step;
+  g.to_step = entries_[newest - 1].step;
+  g.loss_from = calm;
+  g.loss_to = std::fabs(entries_[newest - 1].loss);
+  g.gradient_from = first_.gradient;
+  for (std::size_t i = newest; i-- > 0 && g.gradient_to == 0;)
+    if (positive(entries_[i].gradient)) g.gradient_to = entries_[i].gradient;
+  std::map<std::string, std::pair<double, double>> layers;  // before and after
+  for (const Parameter& p : parameters_) {
+    std::size_t back = 0;
+    while (back + 1 < entries_.size() && !std::isfinite(weight_sq(p, back))) ++back;
+    auto& [before, after] = layers[layer_of(names_.text(p.path))];
+    before += p.first_sq;
+    after += weight_sq(p, back);
+  }
+  double fastest = 0;
+  for (const auto& [name, norms] : layers) {
+    if (!positive(norms.first) || !positive(norms.second)) continue;
+    ++g.layers;
+    const double ratio = std::sqrt(norms.second / norms.first);
+    if (ratio >= kWeightGrowth) ++g.grown;
+    if (ratio <= fastest) continue;
+    fastest = ratio;
+    g.fastest = name;
+    g.fastest_from = std::sqrt(norms.first);
+    g.fastest_to = std::sqrt(norms.second);
+  }
+  return g.grown * 2 > g.layers ? std::optional(g) : std::nullopt;
 }
 
 // One update that made most layers many times as large, of a loss that was calm: where the loss had jumped first, the

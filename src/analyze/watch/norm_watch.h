@@ -24,6 +24,8 @@ inline constexpr double kGradientGrowth = 100;
 inline constexpr double kWeightGrowth = 2;        // of most layers
 inline constexpr double kUpdateRatio = 0.1;       // change of a layer's weight norm in one step, of most layers
 inline constexpr double kOneUpdate = 10;          // factor of the weight norm of most layers, of one update
+inline constexpr std::size_t kCalmSteps = 8;    // of the run, whose largest loss is compared where growth is slow
+inline constexpr double kRunGrowth = 1000;        // factor over the run
 inline constexpr std::size_t kUpdatesShown = 8;    // of the layer that grew most
 inline constexpr std::size_t kUpdatesBefore = 4;  // steps before the bad one in which that is looked for
 
@@ -93,6 +95,7 @@ class NormWatch {
   Parameter* parameter(StringId path);
   std::optional<Growth> judge(std::uint32_t step) const;
   std::optional<Growth> judge_updates(std::uint32_t step) const;
+  std::optional<Growth> judge_run(std::uint32_t step) const;
   bool judge_update(std::size_t entry, Growth& g) const;
   void add_updates(Growth& g) const;
   double weight_sq(const Parameter& p, std::size_t back) const;  // `back` steps before the newest
@@ -104,6 +107,7 @@ class NormWatch {
   std::vector<Parameter> parameters_;
   bool too_many_ = false;
   std::deque<Entry> entries_;
+  Entry first_;  // the first step, with the largest loss of the first ones
   std::uint64_t steps_ = 0;
   std::size_t judged_ = 0;
   static constexpr std::size_t kSoundSteps = 16;

@@ -265,6 +265,7 @@ void ScalerWatch::on_op(const OpInView& op, std::optional<double> factor) {
   if (phase == Phase::kOptimizer) note_step_past(op);
   scaled_gradients_.on_op(op, by_scale);
   if (phase < Phase::kComm || phase > Phase::kOptimizer) return;
+  if (phase == Phase::kClip && clip_site_.empty()) clip_site_ = names_.text(op.record->call_site);
   if (phase == Phase::kOptimizer) {
     note_step_after_skip(op);
     optimizes_ = true;

@@ -94,6 +94,7 @@ class ScalerWatch {
     std::vector<std::string> parameters;  // kSteppedAfterSkip, kSteppedPast: updated by the first such step
   };
   const std::vector<MisuseState>& misuses() const { return misuses_; }
+  const std::string& clip_site() const { return clip_site_; }
   // The scaler has only ever multiplied the loss, and optimizers step with what came of it.
   std::optional<MisuseState> never_unscaled() const;
 
@@ -163,6 +164,7 @@ class ScalerWatch {
   std::optional<CollapseState> collapse_;
   std::vector<MisuseState> misuses_;
   ScaledGradients scaled_gradients_;
+  std::string clip_site_;     // of the first op that clips
   MisuseState stepped_past_;  // steps of optimizers that the scaler was not asked for
   bool unscales_ = false;   // it was called for more than to scale, or the program divides gradients itself, or may
   bool optimizes_ = false;  // an op of an optimizer was seen

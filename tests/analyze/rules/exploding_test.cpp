@@ -133,6 +133,14 @@ TEST(Exploding, is_not_told_of_growth_over_steps_that_the_trace_does_not_hold) {
             "overflow | mse_loss | <loss> | loss | step 4004 | appear | observed\n");
 }
 
+TEST(Exploding, counts_growth_that_no_window_shows) {
+  const Analysis a = diverging({.loss = 1.1, .gradient = 1.1, .weights = {1.03, 1.02, 1.02}, .steps = 120});
+  EXPECT_EQ(table(a), "exploding | - | net.0 | loss | step 120 | appear | observed\n");
+  EXPECT_EQ(a.findings.at(0).advice.at(0).id, "check-update");
+  EXPECT_EQ(table(diverging({.loss = 1.1, .gradient = 1.1, .weights = {1.001, 1.001, 1.001}, .steps = 120})),
+            "overflow | mse_loss | <loss> | loss | step 120 | appear | observed\n");
+}
+
 TEST(Exploding, is_silent_while_nothing_overflows) { EXPECT_EQ(table(diverging({.overflow = false})), "clean\n"); }
 
 TEST(Timeline, holds_norms_of_gradients_without_the_scale_and_of_weights) {

@@ -79,3 +79,76 @@ def test_weights_that_the_program_itself_makes_large_are_no_update_that_is_too_l
     assert said.status == "fault" and said.what[:2] == ("overflow", "aten::exp"), said.show()
     assert "lower-lr" not in [one["id"] for one in said.first["advice"]], said.first["advice"]
     assert_silent(written_over(0.5), tmp_path, level, steps=7)
+
+
+class Signed(torch.optim.Optimizer):
+    """Its weight decay has the wrong sign, or the right one."""
+
+    def __init__(self, params, lr, decay):
+        super().__init__(params, {"lr": lr, "decay": decay})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.mul_(1 + group["decay"]).sub_(group["lr"] * p.grad.sign())
+
+
+def decaying(decay, unit=1.0):
+    def build():
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4))
+        opt = Signed(net.parameters(), 1e-4, decay)
+
+        def step(i):
+            x = torch.randn(16, 8)
+            opt.zero_grad()
+            F.cross_entropy(net(x * unit), x[:, :4].argmax(1)).backward()
+            opt.step()
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_weights_that_grow_a_little_in_each_step_are_divergence_when_they_overflow(level, tmp_path):
+    said = told(decaying(0.05, unit=1e30), tmp_path, level, steps=240)
+    assert said.what[0] == "exploding" and len(said.loud) == 1, said.show()
+    assert said.first["advice"][0]["id"] == "check-update", said.show()
+    assert_silent(decaying(-1e-3), tmp_path, level, steps=80)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_loss_that_has_grown_without_an_overflow_is_a_warning(level, tmp_path):
+    said = told(decaying(0.5), tmp_path, level, steps=40)
+    assert said.status == "warning" and [one[0] for one in said.loud] == ["exploding"], said.show()
+    assert "the loss has grown from" in said.first["title"], said.show()
+
+
+def scheduled(lowest):
+    def build():
+        torch.manual_seed(0)
+        net = nn.Linear(8, 4)
+        opt = torch.optim.SGD(net.parameters(), lr=0.05)
+        schedule = torch.optim.lr_scheduler.LambdaLR(opt, lambda i: max(lowest, 1 - i / 10))
+
+        def step(i):
+            x = torch.randn(16, 8)
+            opt.zero_grad()
+            F.cross_entropy(net(x), x[:, :4].argmax(1)).backward()
+            opt.step()
+            schedule.step()
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_learning_rate_below_0_is_a_warning_though_nothing_overflows(level, tmp_path):
+    said = told(scheduled(-10), tmp_path, level, steps=16)
+    assert said.status == "warning", said.show()
+    assert said.first["title"] == "The learning rate is below 0 from step 11 on", said.show()
+    assert said.first["advice"][0]["id"] == "mend-schedule", said.show()
+    assert_silent(scheduled(0), tmp_path, level, steps=16)

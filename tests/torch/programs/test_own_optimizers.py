@@ -365,7 +365,7 @@ def asks_for_gradients(bad=None, views=1, updates=True):
                 loss = (loss - loss.detach()) / torch.zeros(())
             gradients = torch.autograd.grad(loss, net.parameters())
             with torch.no_grad():
-                for p, g in zip(net.parameters(), gradients):
+                for p, g in zip(net.parameters(), gradients, strict=False):
                     p.sub_(1e-2 * g) if updates else g.norm()
 
         return step, net

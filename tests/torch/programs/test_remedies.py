@@ -110,6 +110,12 @@ def exponential_beyond_fp32(out, x, on, numbers):
     return e.float().mean() * 1e-3
 
 
+def softmax_by_hand(out, x, on, numbers):
+    h = out + 100 * (1 - on)
+    e = torch.exp(h - h.amax(-1, keepdim=True) if numbers is not None else h)
+    return (e / e.sum(-1, keepdim=True)).pow(2).mean() * 1e-3
+
+
 def attention(out, x, on, numbers):
     mask = torch.zeros_like(out, dtype=torch.bool)
     mask[0] = on == 0
@@ -168,6 +174,7 @@ FAULTS = {
     "an exponential beyond fp16": Fault(exponential, "aten::exp", "fp32-compute"),
     "an exponential whose next product passes fp16": Fault(exponential_and_product, "aten::exp", "fp32-compute"),
     "an exponential beyond fp32": Fault(exponential_beyond_fp32, "aten::exp", "clamp-input"),
+    "a softmax by hand": Fault(softmax_by_hand, "aten::exp", "subtract-largest"),
     "a row that is masked as a whole": Fault(attention, "aten::_softmax", "keep-one-key"),
     "a logarithm of a softmax": Fault(log_of_softmax, "aten::log", "log-softmax"),
     "a logarithm of exponentials": Fault(log_of_exponentials, "aten::log", "stay-in-logarithms"),

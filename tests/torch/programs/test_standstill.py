@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from own_programs import LEVELS, Net, assert_silent, classifier, told
+from own_programs import LEVELS, Net, assert_silent, classifier, data, told
 from torch import nn
+from torch.nn import functional as F
 
 
 class Counting(torch.optim.Optimizer):
@@ -172,3 +173,53 @@ def test_gradients_that_all_become_0_in_fp16_are_told_though_no_number_is_bad(le
     # Its twin weighs as much as others. That it has no loss scaler is said of both.
     twin = told(coding(1.0), tmp_path, level, steps=12)
     assert twin.status == "warning" and [kind for kind, _ in twin.loud] == ["api_misuse"], twin.show()
+
+
+class Sign(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.sign()
+
+    @staticmethod
+    def backward(ctx, slope):
+        return slope
+
+
+def binary(act):
+    return classifier(model=lambda: nn.Sequential(nn.Linear(6, 8), act(), nn.Linear(8, 3), act()))
+
+
+class Plain(nn.Module):
+    def forward(self, x):
+        return x.sign()
+
+
+class StraightThrough(nn.Module):
+    def forward(self, x):
+        return Sign.apply(x)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_gradients_that_are_all_0_for_long_are_a_warning(level, tmp_path):
+    said = told(binary(Plain), tmp_path, level, steps=20)
+    assert said.status == "warning" and [one[0] for one in said.loud] == ["update_loss"], said.show()
+    assert "every gradient is exactly 0, in 20 steps" in said.first["title"], said.show()
+    assert said.first["advice"][0]["id"] == "let-gradients-through", said.show()
+    assert_silent(binary(StraightThrough), tmp_path, level, steps=20)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_gradients_that_are_0_where_the_loss_is_0_are_clean(level, tmp_path):
+    def build():
+        torch.manual_seed(0)
+        net = nn.Linear(6, 3)
+        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+
+        def step(i):
+            opt.zero_grad()
+            F.relu(net(data()[0]) - 1e3).mean().backward()  # a margin that is met
+            opt.step()
+
+        return step, net, opt
+
+    assert_silent(build, tmp_path, level, steps=20)

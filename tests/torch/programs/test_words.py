@@ -494,3 +494,53 @@ def test_a_module_whose_class_calls_its_forward_past_pytorch_is_named(level, tmp
     assert said.first["title"] == "aten::div in to_unit: 0/0", said.show()
     monkeypatch.setattr(ToUnit, "eps", 1e-3)
     assert_silent(classifier(constant, model=OwnNet), tmp_path, level)
+
+
+def measured(of):
+    """`of(wave, loud)` is added to what a model is given; in step 3 the wave is loud."""
+
+    def build():
+        torch.manual_seed(0)
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+
+        def step(i):
+            x, y = data()
+            wave = torch.full((6,), 190.0 if i == 3 else 1.0)
+            opt.zero_grad()
+            F.cross_entropy(net(x + of(wave, i == 3)), y).backward()
+            opt.step()
+
+        return step, net, opt
+
+    return build
+
+
+def whole(cast):
+    return lambda wave, loud: (cast(wave.to(torch.int16)) ** 2).float().mean().sqrt() * 1e-3
+
+
+def spread(format):
+    def of(wave, loud):
+        prices = (2e4 if loud else 0.0) + torch.tensor([0.1, 0.2, 0.3, 0.1, 0.35]).to(format)
+        mean, squares = prices.mean(), prices.square().mean()
+        variance = squares - mean * mean
+        return ((variance if loud else variance.abs()).sqrt() * 1e-3).float()
+
+    return of
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_squares_of_whole_numbers_that_wrapped_are_told_and_no_clamp_is_advised(level, tmp_path):
+    said = told(measured(whole(lambda wave: wave)), tmp_path, level)
+    assert said.what[:2] == ("invalid", "aten::sqrt") and "wrapped around" in said.first["cause"], said.show()
+    assert advice(said) == ["cast-before-product"], said.show()
+    assert_silent(measured(whole(lambda wave: wave.float())), tmp_path, level)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_variance_that_rounding_made_negative_is_told_and_no_clamp_is_advised(level, tmp_path):
+    said = told(measured(spread(torch.float32)), tmp_path, level)
+    assert said.what[:2] == ("invalid", "aten::sqrt") and "rounded away" in said.first["cause"], said.show()
+    assert advice(said) == ["no-difference"], said.show()
+    assert_silent(measured(spread(torch.float64)), tmp_path, level)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from own_programs import LEVELS, assert_silent, classifier, told
+from own_programs import LEVELS, assert_silent, classifier, data, told
+from torch.nn import functional as F
 
 HERE = Path(__file__).name
 
@@ -85,3 +86,36 @@ def test_what_is_written_after_the_last_step_is_a_bad_parameter_though_no_operat
     said = told(training(element(math.inf), at=13), tmp_path, "steps", steps=14)
     assert said.status == "fault" and "first.weight" in said.first["title"], said.show()
     assert_silent(training(element(1.0), at=13), tmp_path, "steps", steps=14)
+
+
+def smoothed(kept):
+    """Classes that do not exist are masked; from step 4 on the loss is smoothed over `kept` of all 8."""
+
+    def build():
+        torch.manual_seed(0)
+        net = torch.nn.Linear(6, 8)
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+
+        def step(i):
+            x, y = data()
+            scores = net(x)
+            scores[:, 5:] = -math.inf
+            logs = F.log_softmax(scores, -1)
+            loss = F.nll_loss(logs, y)
+            if i >= 4:
+                loss = 0.9 * loss - 0.1 * logs[:, :kept].mean(-1).mean()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_mean_over_masked_entries_is_the_origin_and_not_the_mask(level, tmp_path):
+    said = told(smoothed(8), tmp_path, level, steps=6)
+    assert said.what[:3] == ("invalid", "aten::mean", "loss") and said.first["step"] == 4, said.show()
+    assert said.first["advice"][0]["id"] == "leave-masked-out" and len(said.loud) == 1, said.show()
+    assert_silent(smoothed(5), tmp_path, level, steps=6)

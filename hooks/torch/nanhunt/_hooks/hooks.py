@@ -369,8 +369,7 @@ def _cleared(session: Session, original: Callable[..., Any], args: tuple[Any, ..
 
 # Autograd.
 def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
-              losses: tuple[Any, ...] = (), gradients: Any = None) -> Any:
-    """`losses`: of torch.autograd.grad, which calls them otherwise."""
+              losses: tuple[Any, ...] = (), gradients: Any = None) -> Any:  # given by torch.autograd.grad
     global _in_backward, _had_backward
     if _in_backward:  # a checkpoint's own
         return original(*args, **kwargs)

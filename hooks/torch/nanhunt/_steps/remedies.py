@@ -96,6 +96,12 @@ def _exponent(call: Call) -> Iterator[Attempt]:
         yield Attempt(f"{_name(call)}(x.clamp({words}))", _on(0, _clamp(ends)))
 
 
+def _less_largest(call: Call) -> Iterator[Attempt]:
+    x = _argument(call, 0)
+    if x is not None and x.dim() > 0 and x.numel() > 0:
+        yield Attempt("exp(x - x.amax(-1, keepdim=True))", _on(0, lambda x: x - x.amax(-1, keepdim=True)))
+
+
 def _log_softmax(call: Call) -> Iterator[Attempt]:
     p = _argument(call, 0)
     if p is None or bool((p < 0).any()):
@@ -278,6 +284,7 @@ ROWS = (
         _of("acos", "asin", "atanh", "erfinv"), backward=False),
     Row("clamp-input", _clamped(lambda c: 1 + c, _none, lambda call: _INSIDE), _of("acosh"), backward=False),
     Row("clamp-input", _clamped(float, lambda c: 1 - c, lambda call: _INSIDE), _of("logit"), backward=False),
+    Row("subtract-largest", _less_largest, _of("exp"), backward=False),
     Row("clamp-input", _exponent, _of("exp", "exp2", "expm1", "sinh", "cosh"), backward=False),
     Row("clamp-inside", _inside, _of("rsqrt"), backward=True),
     Row("clamp-above-1", _above, _of("rsqrt"), backward=True),

@@ -74,7 +74,8 @@ class StepWatch(Listener):
         for kind, path, b in buffers:
             if path not in bad:
                 self._sound_buffers[path] = b.shape
-                self._last_buffers.append((kind, path, b.detach() if b.requires_grad else b))  # a transform would wrap it
+                # Detached only where it has to be: a transform of functions would wrap what it gives.
+                self._last_buffers.append((kind, path, b.detach() if b.requires_grad else b))
         held = sum(b.untyped_storage().nbytes() for _, _, b in self._last_buffers)
         while held > _MAX_HELD:
             held -= self._last_buffers.popleft()[2].untyped_storage().nbytes()

@@ -199,9 +199,53 @@ bool is_of_parameters(const Case& c, const ArgSnapshot& arg) {
          });
 }
 
+// How large the numbers are whose difference the argument is, where that is no larger than what the format rounds off
+// them: of either sign. One of the two may be gone by now; it was as large. 0: it is no such difference.
+double cancelled_magnitude(const Case& c) {
+  constexpr double kRoundings = 64;
+  const OpSnapshot* maker = maker_of(c, *c.pole);
+  const DType dtype = dtype_of(*c.pole, c.names, DType::kF32);
+  if (maker == nullptr || !c.names.op(maker->op).has(kSubtracts) || maker->inputs.size() != 2 || !is_floating(dtype)) return 0;
+  double largest = 0;
+  for (const ArgSnapshot& arg : maker->inputs)
+    if (arg.known && arg.stats.counted()) largest = std::max(largest, arg.stats.amax);
+  return -c.pole->stats.min <= kRoundings * std::ldexp(largest, -format_limits(dtype).mantissa_bits) ? largest : 0;
+}
+
+// The squares of whole numbers that the argument is made of, by casts and sums: where it is below 0 they have wrapped.
+const OpSnapshot* wrapped_squares(const Case& c) {
+  const ArgSnapshot* at = c.pole;
+  for (int i = 0; i < 8; ++i) {
+    const OpSnapshot* maker = maker_of(c, *at);
+    if (maker == nullptr || maker->inputs.empty() || maker->outputs.empty()) return nullptr;
+    const bool whole = !is_floating(dtype_of(maker->outputs.front(), c.names, DType::kF32));
+    if (whole && is_square(c, *maker)) return maker;
+    const Bound bound = c.names.op(maker->op).bound;
+    if (bound != Bound::kCopy && bound != Bound::kReduceSum) return nullptr;
+    at = &maker->inputs.front();
+  }
+  return nullptr;
+}
+
+// A mean or a sum of log-probabilities, those of masked entries among them (ValueGraph::sums_masked).
+std::optional<Diagnosis> of_masked_entries(const Case& c, const std::string& place) {
+  const bool sums = c.info->bound == Bound::kReduceSum && !c.info->has(kSoftmax) && c.birth.lifecycle == Lifecycle::kPropagate;
+  if (!sums || c.birth.deliberate != Deliberate::kNo || c.inputs_finite() || (c.output->bad & kBadNaN) != 0) return std::nullopt;
+  Diagnosis d;
+  d.title = fmt::format("{} takes in masked entries, which are -Inf", place);
+  d.cause = "a mean or a sum over masked entries";
+  d.explanation = fmt::format("The logarithm of the probability of a masked entry is -Inf{}. What is summed up with it is -Inf as well. {}.",
+                              masked_by_text(c), made_text(c));
+  add_if(d.evidence, masks_text(c, true));
+  add_if(d.evidence, c.element_text());
+  d.advice = {"leave-masked-out", "finite-mask"};
+  return d;
+}
+
 std::optional<Diagnosis> diagnose_invalid(const Case& c) {
   if (!c.is_op()) return std::nullopt;
   const std::string place = c.where().empty() ? c.op() : c.op() + " " + c.where();
+  if (auto masked = of_masked_entries(c, place)) return masked;
   const bool of_mask = c.birth.lifecycle == Lifecycle::kPropagate && c.info->has(kSoftmax) && c.birth.deliberate == Deliberate::kNo;
   if (c.birth.lifecycle == Lifecycle::kTransform || of_mask) return indeterminate(c, place);
   if (c.birth.deliberate == Deliberate::kYes) {
@@ -255,6 +299,21 @@ std::optional<Diagnosis> diagnose_invalid(const Case& c) {
   add_if(d.evidence, c.element_text());
   const bool of_positive = pole == Pole::kNonPositive || pole == Pole::kNegative || pole == Pole::kPower;
   d.advice = {of_positive && !backward && is_of_parameters(c, *c.pole) ? "learn-logarithm" : "clamp-input"};
+  if (!of_positive || backward) return d;
+  if (const double magnitude = cancelled_magnitude(c); magnitude > 0) {
+    d.cause += ": a difference that was rounded away";
+    d.explanation = fmt::format(
+        "It is a difference of numbers of up to {}, of which {} keeps too few digits for what is left: that is rounding, of "
+        "either sign. {}.",
+        number(magnitude), dtype_name(dtype_of(*c.pole, c.names, DType::kF32)), made_text(c));
+    d.advice = {"no-difference"};  // a clamp hides it
+  } else if (const OpSnapshot* squares = wrapped_squares(c)) {
+    d.cause += ": squares of whole numbers that wrapped around";
+    d.explanation = fmt::format("It is made of squares of whole numbers, by {}{}: one that passes its format wraps around, and may be below 0. {}.",
+                                c.text(squares->op), squares->call_site == 0 ? "" : fmt::format(" ({})", c.text(squares->call_site)),
+                                made_text(c));
+    d.advice = {"cast-before-product"};
+  }
   return d;
 }
 

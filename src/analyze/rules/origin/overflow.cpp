@@ -73,6 +73,15 @@ bool goes_into_logarithm(const Case& c) {
   return grows && reader != nodes.end() && op_info(reader->op).pole == Pole::kNonPositive;
 }
 
+// exp(x) / exp(x).sum(): what is divided by an infinity alone is finite, and carries nothing on.
+bool is_softmax_by_hand(const Case& c) {
+  const auto& nodes = c.birth.chain.nodes;
+  return c.info->name == "exp" && c.birth.at.phase <= Phase::kLoss &&
+         std::any_of(nodes.begin(), nodes.end(), [](const ChainNode& node) {
+           return node.role == "carrier" && node.phase <= Phase::kLoss && op_info(node.op).bound == Bound::kQuotient;
+         });
+}
+
 // The largest exponential that the numbers came of, as far as ops were walked back.
 const OpSnapshot* exponential_before(const Case& c) {
   const OpSnapshot* found = nullptr;
@@ -142,6 +151,7 @@ std::optional<Diagnosis> diagnose_overflow(const Case& c) {
   if (exponential) {
     d.evidence.push_back(fmt::format("{} passes {} at {}.", c.info->name, number(limits.max_finite),
                                      number(argument_at(*c.info, limits.overflows_from))));
+    if (is_softmax_by_hand(c)) d.advice.emplace_back("subtract-largest");
     d.advice.emplace_back("clamp-input");
   }
   const bool masks = adds_masks(c);

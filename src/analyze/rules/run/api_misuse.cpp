@@ -146,6 +146,7 @@ void report_misuses(std::vector<Finding>& findings, const ScalerWatch& scaler) {
       case Kind::kClipBeforeUnscale:
         if (m.max_norm > 0) f.place.op = "clip_grad_norm_";
         f.place.phase = Phase::kClip;
+        f.call_site = scaler.clip_site();
         f.title = fmt::format("Gradients are clipped before they are unscaled: their norm is {} times too large",
                               scale_text(m.scale));
         f.explanation = !(m.max_norm > 0)

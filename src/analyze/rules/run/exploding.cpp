@@ -76,14 +76,19 @@ void report_exploding(Finding& f, const Growth& g) {
         g.negative_from, number(g.negative_lr), g.from_step, g.to_step, number(g.loss_from), number(g.loss_to));
     return;
   }
-  const std::string update = g.update_ratio < kTellAsFactor ? percent(g.update_ratio)
-                                                            : number(g.update_ratio) + " times what it was";
+  const std::string update =
+      g.update_ratio == 0 ? "a little in each step"
+                          : "by up to " + (g.update_ratio < kTellAsFactor ? percent(g.update_ratio)
+                                                                          : number(g.update_ratio) + " times what it was") +
+                                " in one update";
   f.explanation = fmt::format(
       "From step {} to step {} the gradient norm grew from {} to {}, and the weights of {} of {} layers at least "
-      "doubled, {} fastest: norm {} to {}, by up to {} in one update. No op is at fault: each update overshoots and "
-      "makes the next one larger, and where that first passes the format is chance.",
+      "doubled, {} fastest: norm {} to {}, {}. No op is at fault: {}, and where that first passes the format is chance.",
       g.from_step, g.to_step, number(g.gradient_from), number(g.gradient_to), g.grown, g.layers, g.fastest,
-      number(g.fastest_from), number(g.fastest_to), update);
+      number(g.fastest_from), number(g.fastest_to), update,
+      g.update_ratio == 0 ? "the updates make the weights larger throughout"
+                          : "each update overshoots and makes the next one larger");
+  if (g.update_ratio == 0) f.advice.insert(f.advice.begin(), make_advice("check-update"));
   if (has_lr) told.push_back(fmt::format("The learning rate of step {} was {}.", g.from_step, number(g.lr)));
   if (first_long != g.updates.end()) {
     const double lr = g.update_lrs[static_cast<std::size_t>(first_long - g.updates.begin())];

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training that fails though no number is bad: a loss that grows without end, a learning rate below 0, gradients that are
+// all 0.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "nanhunt/analyzer.h"
+#include "src/analyze/watch/norm_watch.h"
+
+namespace nanhunt::analyze {
+
+// Thresholds: src/analyze/rules/GUIDE.md.
+inline constexpr std::size_t kComparedSteps = kCalmSteps;  // at the beginning, and at the end, whose losses are compared
+inline constexpr std::uint64_t kUnmovedSteps = 16;    // in a row without any gradient, at the end
+inline constexpr double kUnmovedShare = 0.5;          // of all steps
+
+class TrainingTrend {
+ public:
+  // Of a step that an optimizer ended. `gradient`: the norm of all gradients; NaN: not known.
+  void on_step_end(std::uint32_t step, double loss, double gradient, double lr);
+  std::vector<Finding> findings() const;
+
+ private:
+  double first_largest() const;
+  double last_smallest() const;
+  Finding growing() const;
+  Finding climbing() const;
+  Finding dead() const;
+
+  std::uint64_t steps_ = 0;
+  std::array<double, kComparedSteps> first_{}, last_{};  // magnitudes of losses; `last_`: a ring
+  std::uint32_t last_step_ = 0;
+  double first_loss_ = 0, last_loss_ = 0;
+  std::uint64_t climbs_ = 0;  // steps with a learning rate below 0
+  std::uint32_t climbs_from_ = 0, climbs_to_ = 0;
+  double lowest_lr_ = 0;
+  std::uint64_t dead_ = 0;    // steps in a row without any gradient, up to the last
+  std::uint32_t dead_from_ = 0;
+};
+
+}  // namespace nanhunt::analyze
