@@ -24,11 +24,12 @@ class Norm(nn.Module):
 dist.init_process_group("gloo")
 rank, bad = dist.get_rank(), sys.argv[1]
 torch.manual_seed(1)
-model = nn.Sequential(nn.Linear(6, 8, bias=False), nn.Tanh(), Norm(), nn.Linear(8, 2))
+norm = nn.BatchNorm1d(8) if sys.argv[2] == "buffers" else Norm()
+model = nn.Sequential(nn.Linear(6, 8, bias=False), nn.Tanh(), norm, nn.Linear(8, 2))
 if bad == "probe":  # what is not trained is each rank's own affair
     model[1].queue = nn.Parameter(torch.zeros(3), requires_grad=False)
 inner = model[1]
-if sys.argv[2] in ("DDP", "fp16"):
+if sys.argv[2] in ("DDP", "fp16", "buffers"):
     model = nn.parallel.DistributedDataParallel(model)
 if sys.argv[2] == "fp16":  # gradients are sent as fp16, and cast back in a thread of the exchange's
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
@@ -46,6 +47,8 @@ for step in range(6):
     x, y = torch.randn(5, 6), torch.randn(5, 2)
     if bad == "born" and step == 3 and rank == 2:
         x[1] = 0  # an empty sample: its norm is 0
+    if bad == "spoilt" and step == 3 and rank == 0:
+        x[1] = float("nan")
     alone = bad == "alone" and step >= 2  # each rank takes steps of its own, and means to
     with model.no_sync() if alone else contextlib.nullcontext():
         loss = (model(x) - y).pow(2).mean()
@@ -134,8 +137,9 @@ def can_shard():
 
 
 def train_ranks(folder, world, bad, wrapper, options=()):
-    """Trains in `folder`, watched into `folder`/run. `bad`: "born", "sum", "wire", "flip", "alone", "probe", "no";
-    `wrapper`: "DDP", "fp16" (DDP that sends fp16), "FSDP2", "HSDP", "own" (the program reduces gradients itself),
+    """Trains in `folder`, watched into `folder`/run. `bad`: "born", "sum", "wire", "flip", "alone", "probe",
+    "spoilt" (a sample of rank 0), "no"; `wrapper`: "DDP", "fp16" (DDP that sends fp16), "buffers" (DDP that sends those
+    of rank 0 to the others), "FSDP2", "HSDP", "own" (the program reduces gradients itself),
     "pipeline" (another program, of two ranks)."""
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         pytest.skip("this PyTorch has no gloo")

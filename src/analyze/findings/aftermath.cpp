@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "src/analyze/ranks/rank_propagation.h"
 #include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
@@ -88,7 +89,27 @@ void join(Finding& lead, const Finding& f, const StepSet& bad) {
   }
 }
 
+// What another rank gave was bad, and nobody knows where it became so.
+bool came_from_elsewhere(const Finding& f) {
+  return f.cls == FindingClass::kComm && f.severity == Severity::kFault && !f.advice.empty() &&
+         f.advice.front().id == "look-at-other-ranks";
+}
+
 }  // namespace
+
+void join_handed_on(std::vector<Finding>& findings) {
+  for (Finding& f : findings) {
+    const auto lead = std::find_if(findings.begin(), findings.end(), [&](const Finding& one) {
+      const bool there = std::find(f.ranks.begin(), f.ranks.end(), one.rank) == f.ranks.end();
+      return there && came_from_elsewhere(f) && leaves_behind(one) && began(one) < began(f) && began(f) <= one.bad_steps.last + 1;
+    });
+    if (lead == findings.end()) continue;
+    lead->evidence.push_back(fmt::format("What it left bad came to {} by {} in step {}.", ranks_text(f.ranks),
+                                         f.place.op.value_or("a call"), began(f)));
+    f.title.clear();  // it goes
+  }
+  std::erase_if(findings, [](const Finding& f) { return f.title.empty(); });
+}
 
 void join_aftermath(std::vector<Finding>& findings, const StepSet& bad) {
   std::vector<std::size_t> order(findings.size());

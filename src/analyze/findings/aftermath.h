@@ -9,6 +9,9 @@
 
 namespace nanhunt::analyze {
 
+// Of several ranks: a call that brought in what an earlier fault of another rank left behind is none of its own.
+void join_handed_on(std::vector<Finding>& findings);
+
 // Weights, state or a buffer that a fault left bad, and what came of them unheard, are no second fault: they count as the
 // first one's bad steps. `bad`: all steps of the run in which something that is trained was not finite.
 void join_aftermath(std::vector<Finding>& findings, const StepSet& bad);

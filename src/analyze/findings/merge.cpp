@@ -8,6 +8,7 @@
 #include <map>
 #include <tuple>
 
+#include "src/analyze/findings/aftermath.h"
 #include "src/analyze/findings/ignored.h"
 #include "src/analyze/findings/own_lines.h"
 #include "src/analyze/ranks/rank_propagation.h"
@@ -310,6 +311,7 @@ Analysis merge_ranks(std::vector<Analysis> ranks, const AnalyzeOptions& options)
   }
   drop_hollow_collapses(all.findings);
   fold_equal(all.findings);
+  join_handed_on(all.findings);
   conclude(all, options);
   return all;
 }

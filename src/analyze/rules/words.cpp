@@ -308,8 +308,8 @@ std::vector<std::string> denominator_advice(const Case& c) {
   if (c.info->pole == Pole::kEmpty) return {"skip-empty"};
   if (c.info->pole == Pole::kFew) return {"few-elements"};
   if (c.pole != nullptr && is_count(c, *c.pole)) return {"clamp-count"};
-  const OpSnapshot* divisor = c.pole == nullptr ? nullptr : maker_of(c, *c.pole);
-  if (divisor != nullptr && c.names.op(divisor->op).name == "sqrt") return {"eps-in-sqrt"};  // whose derivative is infinite
+  const OpSnapshot* divisor = c.pole == nullptr || c.birth.at.phase == Phase::kBackward ? nullptr : maker_of(c, *c.pole);
+  if (divisor != nullptr && c.names.op(divisor->op).pole == Pole::kNegative) return {"eps-in-sqrt"};  // a root
   return {"guard-denominator"};
 }
 

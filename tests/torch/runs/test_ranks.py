@@ -42,6 +42,12 @@ def test_the_rank_on_which_it_was_born_is_named_and_the_others_got_it(hunted, le
     assert all(finding["rank"] == BAD_RANK for finding in faults(report))
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_buffers_that_the_rank_sends_afterwards_are_no_fault_of_the_others(hunted, level):
+    report = hunted(level, "spoilt", "buffers")
+    assert [(one["class"], one["rank"], one["step"]) for one in faults(report)] == [("invalid", 0, BAD_STEP)]
+
+
 @pytest.mark.parametrize("level", ["live", "ops"])
 def test_of_a_model_that_is_sharded_too(hunted, level):
     report = hunted(level, "born", "FSDP2")
@@ -74,7 +80,7 @@ def test_the_cast_before_gradients_are_sent_is_named_though_another_thread_casts
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("wrapper", ["DDP", "FSDP2", "own", "fp16"])
+@pytest.mark.parametrize("wrapper", ["DDP", "FSDP2", "own", "fp16", "buffers"])
 def test_healthy_ranks_are_silent(hunted, level, wrapper):
     report = hunted(level, "no", wrapper)
     assert report["verdict"]["status"] == "clean"
