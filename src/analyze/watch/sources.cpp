@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/analyze/watch/sources.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+
+#include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
 namespace {
@@ -101,10 +105,26 @@ void Sources::find_module(Finding& finding) const {
   }
 }
 
+// Which calls may have led there, where that is not known.
+std::string Sources::callers_of(const Site& site, std::size_t known) const {
+  constexpr std::size_t kMost = 4;
+  std::vector<std::string> callers;
+  for (const Stack& stack : site.stacks) {
+    if (stack.frames.size() <= known) continue;
+    const FrameRecord& frame = stack.frames[known];
+    const std::string& file = names_.text(frame.file);
+    std::string line = fmt::format("{}:{}", file.substr(file.rfind('/') + 1), frame.line);
+    if (std::find(callers.begin(), callers.end(), line) == callers.end()) callers.push_back(std::move(line));
+  }
+  return callers.size() < 2 ? "" : fmt::format("It is called from {}; which of them led to it here is not known.", join(callers, kMost, " and "));
+}
+
 void Sources::add_frames(Finding& finding) const {
   const auto site = sites_.find(finding.call_site);
   if (site == sites_.end() || finding.call_site.empty() || site->second.stacks.empty()) return;
-  for (const FrameRecord& record : stack_of(site->second, finding.place)) {
+  const std::vector<FrameRecord> stack = stack_of(site->second, finding.place);
+  if (std::string callers = callers_of(site->second, stack.size()); !callers.empty()) finding.evidence.push_back(std::move(callers));
+  for (const FrameRecord& record : stack) {
     finding.frames.push_back({names_.text(record.file), record.line, names_.text(record.function), record.first_line,
                               lines_of(names_.text(record.code))});
   }

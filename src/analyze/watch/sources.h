@@ -36,6 +36,7 @@ class Sources {
     std::vector<Stack> stacks;  // of its first call, then of ops at which badness began
   };
   static constexpr std::size_t kMaxStacks = 64;  // of one site
+  std::string callers_of(const Site& site, std::size_t known) const;
   static std::vector<FrameRecord> stack_of(const Site& site, const OpPlace& at);
   std::vector<std::pair<Site*, std::size_t>> running_;  // stacks of the step that runs
   std::map<std::string, Site> sites_;

@@ -544,3 +544,37 @@ def test_a_variance_that_rounding_made_negative_is_told_and_no_clamp_is_advised(
     assert said.what[:2] == ("invalid", "aten::sqrt") and "rounded away" in said.first["cause"], said.show()
     assert advice(said) == ["no-difference"], said.show()
     assert_silent(measured(spread(torch.float64)), tmp_path, level)
+
+
+def shared_root(x):
+    return x.sqrt()
+
+
+def called(bad):
+    """A helper that two lines call: what one of them gives it is 0 in step 3, where its derivative is infinite."""
+
+    def build():
+        torch.manual_seed(0)
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+
+        def step(i):
+            out = net(data()[0])
+            opt.zero_grad()
+            length = shared_root(out.square().mean())
+            other = shared_root(out.mean().square() * (0.0 if bad and i == 3 else 1.0))
+            (length + other).backward()
+            opt.step()
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_helper_that_several_lines_call_is_told_with_its_callers(level, tmp_path):
+    said = told(called(True), tmp_path, level)
+    assert said.what[0] == "divide_by_zero" and said.first["phase"] == "backward", said.show()
+    lines = [line for line in said.first["evidence"] if line.startswith("It is called from")]
+    assert len(lines) == 1 and lines[0].count("test_words.py:") == 2, said.first["evidence"]
+    assert_silent(called(False), tmp_path, level)

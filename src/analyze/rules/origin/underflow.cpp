@@ -22,9 +22,10 @@ std::optional<Diagnosis> diagnose_underflow(const Case& c) {
   Diagnosis d;
   d.title = fmt::format("Results of {} were too small for {} and became 0: {} {}", c.text(op.op),
                         dtype_name(c.zero.stored), pole_words(c), c.where().empty() ? "in " + c.op() : c.where());
-  d.explanation =
-      fmt::format("{} stored {} of {} results as 0 although they are not; {}. In a wider format none of this happens.",
-                  c.text(op.op), c.zero.flushed, c.zero.numel, made_text(c));
+  const bool elsewhere = op.call_site != 0 && op.call_site != c.birth.call_site;
+  d.explanation = fmt::format(
+      "{}{} stored {} of {} results as 0 although they are not; {}. In a wider format none of this happens.", c.text(op.op),
+      elsewhere ? fmt::format(" ({})", c.text(op.call_site)) : "", c.zero.flushed, c.zero.numel, made_text(c));
   d.evidence.push_back(fmt::format("The smallest number {} keeps is {}.", dtype_name(c.zero.stored),
                                    number(format_limits(c.zero.stored).min_subnormal)));
   add_if(d.evidence, pole_count_text(c));
