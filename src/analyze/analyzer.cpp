@@ -66,6 +66,7 @@ class AnalyzerImpl final : public RankPass {
         comm_underflow_(names_),
         update_loss_(names_),
         standstill_(names_),
+        trend_(names_),
         setup_(names_),
         precision_(names_, graph_),
         sources_(names_),
@@ -151,6 +152,7 @@ class AnalyzerImpl final : public RankPass {
     void on(const NormRecord& row) {
       to.graph_.on_norm(row);
       to.norms_.on_norm(row);
+      to.trend_.on_norm(row);
     }
     void on(const UnheardRecord& row) { to.health_.on_unheard(row); }
     void on(const HealthRecord& row) {

@@ -102,7 +102,9 @@ void Endings::conclude(std::vector<Finding>& findings, bool trained) const {
     if (f.figure && at->second.how != StepEnding::kException) continue;
     f.severity = Severity::kFault;
     const std::string text = sentence(at->first, at->second);
-    f.explanation = f.explanation.empty() ? text : text + " " + f.explanation;
+    // What it did at once comes first; that a later step was the last is no cause.
+    const bool later = at->second.how == StepEnding::kEnd && f.first_step < at->first && !f.explanation.empty();
+    f.explanation = later ? f.explanation + " " + text : f.explanation.empty() ? text : text + " " + f.explanation;
     // The program saw it and went on, and what came later was sound: it handles such steps by design.
     if (f.unfinished && given_up_in(f.bad_steps.first, f.bad_steps.last) >= f.bad_steps.count && any_good_ &&
         last_good_ > std::max(f.last_step, f.bad_steps.last))

@@ -223,3 +223,32 @@ def test_gradients_that_are_0_where_the_loss_is_0_are_clean(level, tmp_path):
         return step, net, opt
 
     assert_silent(build, tmp_path, level, steps=20)
+
+
+def units(bias):
+    """Units that are given no number above 0 are dead."""
+
+    def build():
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+        with torch.no_grad():
+            net[0].bias.fill_(bias)
+        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+
+        def step(i):
+            x, y = data()
+            opt.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            opt.step()
+
+        return step, net, opt
+
+    return build
+
+
+def test_gradients_of_most_parameters_that_are_0_for_long_are_a_warning(tmp_path):
+    said = told(units(-1e3), tmp_path, "live", steps=24)
+    assert said.status == "warning" and [one[0] for one in said.loud] == ["update_loss"], said.show()
+    assert said.first["title"] == "The gradients of 3 of 4 parameters are exactly 0, in the last 16 steps", said.show()
+    assert_silent(units(0.1), tmp_path, "live", steps=24)

@@ -65,7 +65,7 @@ class BadSteps:
         answer = self._judge.judge_bad(step, snapshot.scaled or session.drops.drops)
         if answer == NOTHING:
             return
-        self._write_norms()
+        self.write_norms()
         over = snapshot.facts.mode
         if (over or session.mode) is StepMode.UNHEARD:
             self._not_heard(snapshot)
@@ -81,7 +81,7 @@ class BadSteps:
             self.session.tap.hand_over()
             self.session.notify("on_kept")
 
-    def _write_norms(self) -> None:
+    def write_norms(self) -> None:
         recorder = self.session.recorder
         assert recorder is not None
         for kind, ring in ((lib.MARK_PARAMETER, self._weights), (lib.MARK_GRADIENT, self._norms)):

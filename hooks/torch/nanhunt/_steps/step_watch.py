@@ -37,6 +37,7 @@ _Tensor = torch.Tensor
 _WEIGHTS_EVERY = 8  # steps; the first so many are all read
 _MAX_LOSSES = 4096
 _MAX_HELD = 1 << 20  # bytes of buffers that are kept
+_STILL_STEPS, _STILL_SHARE = 16, 0.75  # as src/analyze/rules/run/training_trend.h
 _GROWS = 3.0        # times the smallest gradient norm of the steps before
 
 
@@ -284,6 +285,8 @@ class StepWatch(Listener):
         if scale != 1.0 and scale > 0:
             norms, amaxes = [n / scale for n in norms], [a / scale for a in amaxes]
         facts.gradient_norm = norm = math.hypot(*norms)
+        if again and self._norms:
+            self._norms.pop()
         self._norms.append((step, paths, norms, amaxes))
         if again:
             return False
@@ -391,6 +394,17 @@ class StepWatch(Listener):
             snapshot, names = self._snapshot(), {path for _, path in bad}
             snapshot.parameters = [one for one in snapshot.parameters if one[1] in names]
             self.bad_steps.written_last(snapshot, buffers)
+
+    def on_close(self) -> None:
+        """Norms of the last gradients are written where most of them are exactly 0 in all of these steps."""
+        recorder, steps = self.session.recorder, list(self._norms)
+        if recorder is None or len({step for step, *_ in steps}) < _STILL_STEPS:
+            return
+        paths = steps[-1][1]
+        if all(one[1] == paths for one in steps):
+            still = sum(not any(norms) for norms in zip(*(one[2] for one in steps)))
+            if still >= _STILL_SHARE * len(paths):
+                self.bad_steps.write_norms()
 
     def _bad_buffers(self) -> list[tuple[int, str, _Tensor]]:
         """Those that were sound when they were met. One of -Inf is a mask as likely as not."""

@@ -28,7 +28,9 @@ Finding warning(FindingClass cls, Phase phase, std::uint32_t from, std::uint32_t
 
 void TrainingTrend::on_step_end(std::uint32_t step, double loss, double gradient, double lr) {
   if (!std::isfinite(loss)) {  // told by itself, and what comes after it is another training
-    *this = TrainingTrend();
+    steps_ = climbs_ = dead_ = 0;
+    first_ = last_ = {};
+    lowest_lr_ = 0;
     return;
   }
   if (steps_ == 0) first_loss_ = loss;
@@ -49,6 +51,14 @@ void TrainingTrend::on_step_end(std::uint32_t step, double loss, double gradient
   }
 }
 
+void TrainingTrend::on_norm(const NormRecord& record) {
+  if (record.kind != TensorRole::kBoundaryGradient || (moved_.size() >= kMaxParameters && !moved_.contains(record.path))) return;
+  norm_steps_.insert(record.step);
+  if (norm_steps_.size() > kUnmovedSteps) norm_steps_.erase(norm_steps_.begin());
+  std::uint32_t& moved = moved_[record.path];
+  if (record.norm != 0) moved = std::max(moved, record.step + 1);
+}
+
 double TrainingTrend::first_largest() const { return *std::max_element(first_.begin(), first_.end()); }
 double TrainingTrend::last_smallest() const { return *std::min_element(last_.begin(), last_.end()); }
 
@@ -59,7 +69,11 @@ std::vector<Finding> TrainingTrend::findings() const {
   } else if (steps_ >= 2 * kComparedSteps && first_largest() > 0 && last_smallest() >= kRunGrowth * first_largest()) {
     found.push_back(growing());
   }
-  if (dead_ >= kUnmovedSteps && static_cast<double>(dead_) >= kUnmovedShare * static_cast<double>(steps_)) found.push_back(dead());
+  if (dead_ >= kUnmovedSteps && static_cast<double>(dead_) >= kUnmovedShare * static_cast<double>(steps_)) {
+    found.push_back(dead());
+  } else if (auto most = mostly_dead()) {
+    found.push_back(std::move(*most));
+  }
   return found;
 }
 
@@ -94,6 +108,24 @@ Finding TrainingTrend::dead() const {
       "the loss and all parameters has no slope: what is rounded, compared or detached, or a unit that saturates or is dead for "
       "all that it is given.",
       dead_from_, last_step_, number(last_loss_));
+  f.advice = {make_advice("let-gradients-through"), make_advice("lower-lr")};
+  return f;
+}
+
+std::optional<Finding> TrainingTrend::mostly_dead() const {
+  const bool of_the_end = norm_steps_.size() >= kUnmovedSteps && *norm_steps_.rbegin() + std::uint64_t{1} >= last_step_;
+  if (!of_the_end || last_loss_ == 0) return std::nullopt;
+  std::vector<std::string> still;
+  for (const auto& [path, moved] : moved_)
+    if (moved <= *norm_steps_.begin()) still.push_back(names_.text(path));
+  if (static_cast<double>(still.size()) < kUnmovedParameters * static_cast<double>(moved_.size())) return std::nullopt;
+  const auto of_all = fmt::format("{} of {}", still.size(), moved_.size());
+  Finding f = warning(FindingClass::kUpdateLoss, Phase::kBackward, *norm_steps_.begin(), last_step_, norm_steps_.size());
+  f.title = fmt::format("The gradients of {} parameters are exactly 0, in the last {} steps", of_all, norm_steps_.size());
+  f.explanation = fmt::format(
+      "Backward gave them nothing else than 0, though the loss is not 0 ({}): {}. Something between the loss and these parameters "
+      "has no slope: units that are dead or saturated for all that they are given, what is rounded, compared or detached.",
+      number(last_loss_), join(still, 4, " and "));
   f.advice = {make_advice("let-gradients-through"), make_advice("lower-lr")};
   return f;
 }
