@@ -143,3 +143,40 @@ def test_a_write_through_numpy_inside_of_a_loss_is_told_as_a_write_past_pytorch(
     assert said.what[:3] == ("corruption", "aten::mul", "loss") and "other of aten::mul" in said.first["title"]
     quiet = told(weighing(False), tmp_path, level)
     assert not quiet.loud and quiet.status == "clean", quiet.show()
+
+
+def replayed(slack, by="rows"):
+    """Samples are kept in memory that is filled row by row; in step 9 what is read of it is `slack` rows too many."""
+
+    def build():
+        torch.manual_seed(0)
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+        memory = torch.empty(64, 6)
+        memory.numpy()[:] = math.nan  # as whoever had it before has left it
+
+        def step(i):
+            x, _ = data(1)
+            if by == "rows":
+                memory[i] = x[0]
+            elif i == 0:
+                for column in range(6):
+                    memory[:, column] = x[0, column]
+            kept = memory[: i + 1 + (slack if i == 9 else 0)]
+            opt.zero_grad()
+            F.cross_entropy(net(kept), kept[:, :3].argmax(1)).backward()
+            opt.step()
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_memory_of_which_a_part_was_written_is_named_where_the_rest_is_read(level, tmp_path):
+    said = told(replayed(1), tmp_path, level, steps=12)
+    assert said.what[:2] == ("uninitialised", "aten::empty") and len(said.loud) == 1, said.show()
+    assert said.first["step"] == 9, said.show()
+    assert [a["id"] for a in said.first["advice"]] == ["write-before-read"], said.show()
+    assert_silent(replayed(0), tmp_path, level, steps=12)
+    assert_silent(replayed(20, by="columns"), tmp_path, level, steps=12)
