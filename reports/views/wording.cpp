@@ -80,7 +80,7 @@ std::string_view class_phrase(FindingClass c) {
     case FindingClass::kUnderflow:
       return "small numbers became zero";
     case FindingClass::kUpdateLoss:
-      return "updates too small to change what they are added to";
+      return "updates that change nothing";
     case FindingClass::kExploding:
       return "numbers that grow step after step";
     case FindingClass::kBadInput:
@@ -127,12 +127,11 @@ std::string_view class_explanation(FindingClass c) {
     case FindingClass::kUnderflow:
       return "Results that are not zero were smaller than the format can hold, so they became zero.";
     case FindingClass::kUpdateLoss:
-      return "Updates or averages were smaller than half a unit in the last place of what they were added to, so "
-             "adding "
-             "them changed nothing.";
+      return "Updates changed nothing: they were smaller than half a unit in the last place of what they were added to, or "
+             "gradients were 0.";
     case FindingClass::kExploding:
-      return "Loss, gradients and weights grew over several steps before anything overflowed: the place where it "
-             "overflowed first is arbitrary.";
+      return "Training as a whole grew: no single operation is at fault. Where something overflows, the place of the first "
+             "overflow is arbitrary.";
     case FindingClass::kBadInput:
       return "The data given to the model already held numbers that are not finite.";
     case FindingClass::kBadState:
@@ -297,15 +296,16 @@ std::string matter_sentence(const Finding& finding) {
     return sink == "what a validation computed";
   });
   if (finding.unfinished && (finding.place.phase == Phase::kValidation || (of_validation && !finding.sinks.empty()))) {
-    return "To what the validation tells, and so to what the program decides by it: a schedule, which checkpoint it keeps. "
-           "No weight was harmed.";
+    return "Only where the result of the validation is used: a schedule of the learning rate, the choice of a checkpoint. "
+           "Training itself was not harmed.";
   }
   if (finding.severity == Severity::kWarning && finding.unfinished) {
     return "It may. The program skipped the steps or batches in which it came up, and went on.";
   }
-  const bool learns_nothing = finding.cls == FindingClass::kUpdateLoss && finding.place.phase == Phase::kBackward;
-  if (finding.severity == Severity::kWarning && sinks.empty() && (learns_nothing || finding.cls == FindingClass::kExploding)) {
-    return learns_nothing ? "Yes. Nothing is learned." : "Yes. The loss becomes larger, though no number is bad.";
+  if (finding.severity == Severity::kWarning && sinks.empty() && !finding.place.op) {
+    if (finding.cls == FindingClass::kUpdateLoss && finding.place.phase == Phase::kBackward)
+      return "Yes. Parameters whose gradient is 0 do not learn.";
+    if (finding.cls == FindingClass::kExploding) return "Yes. Training diverges, though no number is bad.";
   }
   if (finding.severity == Severity::kWarning) {
     return sinks.empty() ? "It may. Nothing watched became non-finite, but numbers were lost."
@@ -319,7 +319,7 @@ std::string matter_sentence(const Finding& finding) {
            " gives only zeros or one number from step " + format_count(finding.first_step) +
            " on: what it feeds learns nothing.";
   }
-  if (sinks.empty() && finding.cls == FindingClass::kApiMisuse) return "Yes. The updates are not those that were meant.";
+  if (sinks.empty() && finding.cls == FindingClass::kApiMisuse) return "Yes. Training did not do what the program asked for.";
   if (sinks.empty()) return "Yes. It does harm to training.";
   return "Yes. " + weights_text(finding) + "Bad numbers reached " + sinks + ".";
 }

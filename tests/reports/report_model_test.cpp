@@ -148,8 +148,8 @@ TEST(ReportModel, whether_it_matters_follows_severity_and_sinks) {
   validated.place.phase = Phase::kValidation;
   validated.unfinished = true;
   EXPECT_EQ(matter_sentence(validated),
-            "To what the validation tells, and so to what the program decides by it: a schedule, which checkpoint it keeps. "
-            "No weight was harmed.");
+            "Only where the result of the validation is used: a schedule of the learning rate, the choice of a checkpoint. "
+            "Training itself was not harmed.");
   Finding swallowed = finding;
   swallowed.sinks.clear();
   swallowed.first_step = 6;

@@ -29,8 +29,7 @@ class Drops:
     def __init__(self, session: Session) -> None:
         self._session = session
         self.began: int | None = None       # number of the first op of this step's backward
-        # A trained parameter that had one after backward; where none has, as with torch.autograd.grad, any.
-        self.with_gradient: list[torch.Tensor] = []
+        self._watched: torch.Tensor | None = None  # a trained parameter, with a gradient where backward gave any
         self._last: weakref.ref[torch.Tensor] | None = None  # the one that was found last
         self._versions: tuple[int, int | None] = (0, None)  # as they were after backward
         self.drops = False    # gradients are being given up
@@ -53,7 +52,7 @@ class Drops:
                 self._last = weakref.ref(last) if last is not None else None
             if last is None:
                 last = next((p for p in self._parameters() if p.requires_grad), None)
-            self.with_gradient = [last] if last is not None else []
+            self._watched = last
             if last is not None:
                 self._versions = last._version, last.grad._version if last.grad is not None else None
         except Exception as error:
@@ -124,15 +123,15 @@ class Drops:
 
     def used_up(self) -> bool:
         """Since backward the parameter or its gradient was written, or the gradient was cleared."""
-        return any(_versions_of(p) != self._versions for p in self.with_gradient)
+        return self._watched is not None and _versions_of(self._watched) != self._versions
 
     def _is_gone(self) -> bool:
-        return self._versions[1] is not None and any(p.grad is None for p in self.with_gradient)
+        return self._watched is not None and self._versions[1] is not None and self._watched.grad is None
 
     def end_step(self) -> None:
         self._looks = self._looks or bool(self._session.state.looked)
         self._session.state.looked = 0
-        self.began, self.with_gradient = None, []
+        self.began, self._watched = None, None
         self.notified = self._bad = False
 
 

@@ -42,9 +42,8 @@ def find_leaves(session: Session, tensors: Sequence[Any]) -> None:
             await_next_forward(session)
 
 
-def begin_grad(session: Session, outputs: Any) -> tuple[Sequence[torch.Tensor]] | None:
+def begin_grad(session: Session, losses: Sequence[torch.Tensor]) -> tuple[Sequence[torch.Tensor]] | None:
     """The losses of torch.autograd.grad, where a program trains tensors of its own by the gradients that it gets."""
-    losses = (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)
     find_leaves(session, losses)
     return ([unwrapped(loss) for loss in losses],) if session.leaves else None
 

@@ -70,7 +70,7 @@ class Listener:
     # torch.autograd.backward and Tensor.backward.
     def before_backward(self, tensors: Sequence[torch.Tensor]) -> None: ...
     def before_backward_in_autocast(self, tensors: Sequence[torch.Tensor]) -> None: ...  # before that
-    def after_backward_in_step(self) -> None: ...  # of an optimizer, or where there is none: the gradients are made
+    def on_gradients_made(self) -> None: ...  # by a backward inside of an optimizer's step, or where there is none
 
     # Of a scaler that is enabled, and clipping. Each ends with a result, or with what was raised.
     def before_scale(self, scaler: Any, loss: Any) -> None: ...

@@ -302,14 +302,14 @@ class Session(Notifier):
             self.judge.enter(steps.UPDATED)
             self.begins_work()
 
-    def has_no_optimizer(self) -> bool:
-        """Whether PyTorch has none that is alive or was used, so that the program updates by itself, if at all."""
-        return not self._used and not self.tracker.alive
+    def has_optimizer(self) -> bool:
+        """Whether one of PyTorch's is alive or was used; without one the program updates by itself, if at all."""
+        return bool(self._used or self.tracker.alive)
 
     def updates_by_hand(self) -> bool:
         """Whether the step at hand is over though there is no optimizer of PyTorch's: the program has written
         parameters since backward, or where that is not heard has used its gradients up."""
-        if not self.has_no_optimizer() or self.exact or not self.judge.facts() & steps.HAS_GRADIENTS:
+        if self.has_optimizer() or self.exact or not self.judge.facts() & steps.HAS_GRADIENTS:
             return False
         if self.mode is StepMode.UNHEARD:
             return self.drops.used_up()

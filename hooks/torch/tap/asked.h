@@ -28,7 +28,7 @@ inline const at::Tensor* asked_about(const Plan& plan, c10::ArrayRef<c10::IValue
   return number_of(args[1], number) && std::isinf(number) ? &t : nullptr;
 }
 
-// Whether what an op is given does: a loss is made of such; a constant of a mask is not.
+// Whether an input of the op requires a gradient, as those of a loss do and a constant mask does not.
 inline bool requires_grad(const std::vector<c10::IValue>& args) {
   bool found = false;
   for (const c10::IValue& value : args) each_tensor(value, [&](const at::Tensor& t) { found = found || t.requires_grad(); });

@@ -41,7 +41,7 @@ inline at::Tensor tensor_at(std::int64_t address) {
 // Undefined: it has none. PyTorch warns where a tensor is asked that is no leaf.
 inline const at::Tensor& gradient_of(const at::Tensor& t) { return t.unsafeGetTensorImpl()->grad(); }
 
-// All of a storage, in one dimension, with numbers as those of `t`.
+// The whole storage as one dimension, of the dtype of `t`.
 inline at::Tensor whole_of(c10::Storage storage, const at::Tensor& t) {
   const auto count = static_cast<std::int64_t>(storage.nbytes() / t.itemsize());
   at::Tensor whole = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), t.key_set(), t.dtype());

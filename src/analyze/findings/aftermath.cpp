@@ -104,7 +104,7 @@ void join_handed_on(std::vector<Finding>& findings) {
       return there && came_from_elsewhere(f) && leaves_behind(one) && began(one) < began(f) && began(f) <= one.bad_steps.last + 1;
     });
     if (lead == findings.end()) continue;
-    lead->evidence.push_back(fmt::format("What it left bad came to {} by {} in step {}.", ranks_text(f.ranks),
+    lead->evidence.push_back(fmt::format("The bad numbers it left reached {} through {} in step {}.", ranks_text(f.ranks),
                                          f.place.op.value_or("a call"), began(f)));
     f.title.clear();  // it goes
   }

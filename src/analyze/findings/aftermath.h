@@ -9,7 +9,7 @@
 
 namespace nanhunt::analyze {
 
-// Of several ranks: a call that brought in what an earlier fault of another rank left behind is none of its own.
+// A call that brought in what an earlier fault of another rank left bad is no fault of its own.
 void join_handed_on(std::vector<Finding>& findings);
 
 // Weights, state or a buffer that a fault left bad, and what came of them unheard, are no second fault: they count as the

@@ -248,10 +248,8 @@ void ValueGraph::bad_outputs(const OpInView& given, const OpRef& at) {
     if (mask && beside) {
       flow.lifecycle = Lifecycle::kPropagate;
       for (const Value* value : flow.tainted) labels = labels_.merge(labels, value->labels);
-    } else if (mask && (flow.lifecycle == Lifecycle::kTransform || sums_only_masks(op))) {
-      give_birth(Deliberate::kNo);
-      lead_masks(flow.bad, birth);
-    } else if (mask_like && !nan_out && sums_masked(op, flow.bad)) {
+    } else if ((mask && (flow.lifecycle == Lifecycle::kTransform || sums_only_masks(op))) ||
+               (mask_like && !nan_out && reduces_masked_logs(op, flow.bad))) {
       give_birth(Deliberate::kNo);
       lead_masks(flow.bad, birth);
     } else if (level != Deliberate::kNo && !nan_out && makes_new_infinities(op, flow.bad)) {
@@ -344,8 +342,7 @@ LabelSetId ValueGraph::less_asked_for(const OpInView& op, LabelSetId labels) {
   return computed ? left : labels;
 }
 
-// Infinities that were meant do harm where arithmetic makes something else of them: there, not where they were written.
-bool ValueGraph::sums_masked(const OpInView& op, std::span<const Value* const> bad) {
+bool ValueGraph::reduces_masked_logs(const OpInView& op, std::span<const Value* const> bad) {
   if (op.info->bound != Bound::kReduceSum || op.record->phase > Phase::kLoss) return false;
   return std::all_of(bad.begin(), bad.end(), [&](const Value* value) {
     const bool computed = std::ranges::any_of(labels_.get(value->labels).births, [&](BirthId id) {
@@ -356,7 +353,7 @@ bool ValueGraph::sums_masked(const OpInView& op, std::span<const Value* const> b
     const RecentOp* maker = ring_.find(values_.producer_of(*value));
     for (int i = 0; i < 2 && maker != nullptr; ++i) {
       if (names_.op(maker->op).has(kSoftmax)) return true;
-      if (maker->inputs != 1) return false;  // of its negative
+      if (maker->inputs != 1) return false;  // only the negative of a log_softmax is looked through
       const Value* read = values_.find(ring_.input(*maker, 0).value);
       maker = read == nullptr ? nullptr : ring_.find(values_.producer_of(*read));
     }
@@ -364,6 +361,7 @@ bool ValueGraph::sums_masked(const OpInView& op, std::span<const Value* const> b
   });
 }
 
+// Infinities that were meant do harm where arithmetic makes something else of them: there, not where they were written.
 void ValueGraph::lead_masks(std::span<const Value* const> masks, BirthId there) {
   for (const Value* mask : masks) {
     for (const BirthId id : labels_.get(mask->labels).births) {

@@ -234,7 +234,7 @@ class ValueGraph {
   void take_back();
   LabelSetId less_asked_for(const OpInView& op, LabelSetId labels);
   // A mean or a sum of log-probabilities, those of masked entries among them.
-  bool sums_masked(const OpInView& op, std::span<const Value* const> bad);
+  bool reduces_masked_logs(const OpInView& op, std::span<const Value* const> bad);
   void lead_masks(std::span<const Value* const> masks, BirthId there);
   bool all_settled(LabelSetId labels);
   NodeId add_node(const Value& value, const OpRef& at, Lifecycle lifecycle, BirthId birth,

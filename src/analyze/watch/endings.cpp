@@ -12,7 +12,7 @@ namespace {
 
 bool is_given_up(StepEnding how) { return how == StepEnding::kNextForward || how == StepEnding::kOptimizer; }
 
-// A validation after the last step is none of the steps of what went bad before it.
+// A validation after the last step is not counted as a bad step of an earlier fault.
 void leave_out(BadSteps& steps, std::uint32_t validation) {
   if (steps.last != validation || steps.first >= validation || steps.count < 2) return;
   --steps.last;

@@ -46,7 +46,8 @@ class Endings {
   std::string exception_;  // that ended the program; "": none did
   std::uint32_t last_good_ = 0;  // the last step that an optimizer ended
   bool any_good_ = false;
-  std::optional<std::uint32_t> with_loss_, last_validation_;  // the last step with a loss; that in which the run ended with it
+  std::optional<std::uint32_t> with_loss_;        // the last step with a loss
+  std::optional<std::uint32_t> last_validation_;  // the unfinished last step, of which only a validation was bad
 };
 
 }  // namespace nanhunt::analyze

@@ -39,7 +39,7 @@ class HealthWatch {
   std::uint64_t judged() const { return steps_; }  // steps
   // Of the step that ended last; nullptr: there is none of it.
   const HealthRecord* health() const { return now_ ? &*now_ : nullptr; }
-  // In the step that ended last, and no loss of it: gradients and parameters may be those of before.
+  // The step that ended last had a bad output of a validation and no bad loss; gradients and parameters may be older.
   bool only_validation_was_bad() const {
     return now_ && (now_->bad & (role_bit(TensorRole::kOutput) | role_bit(TensorRole::kLoss))) == role_bit(TensorRole::kOutput);
   }

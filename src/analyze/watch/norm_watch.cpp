@@ -115,7 +115,7 @@ NormWatch::Norms NormWatch::on_step_end(std::uint32_t step, double loss, bool ba
   entries_.push_back({step, loss, norms.gradient, lr});
   if (entries_.size() > kGrowthWindow) entries_.pop_front();
   if (steps_ == 1) first_ = entries_.back();
-  if (steps_ <= kCalmSteps && std::fabs(loss) > std::fabs(first_.loss)) first_.loss = loss;
+  if (steps_ <= kCalmSteps && std::isfinite(loss)) calm_loss_ = std::max(calm_loss_, std::fabs(loss));
   if (!growths_.empty() && growths_.back().lasts()) {
     // It is over where the loss is that of before, or has been finite for long: other weights, another loss.
     const bool sound = !bad && std::isfinite(loss);
@@ -165,12 +165,17 @@ void NormWatch::add_updates(Growth& g) const {
   }
 }
 
+// One past the newest step with a finite loss, where it comes right before `step`; 0: none does.
+std::size_t NormWatch::end_of_finite(std::uint32_t step) const {
+  std::size_t newest = entries_.size();
+  while (newest > 0 && !std::isfinite(entries_[newest - 1].loss)) --newest;
+  return newest > 0 && newest + 1 >= entries_.size() && step <= entries_[newest - 1].step + std::uint64_t{1} ? newest : 0;
+}
+
 std::optional<Growth> NormWatch::judge(std::uint32_t step) const {
   // The newest steps whose loss is finite, and of them those from the smallest loss on.
-  std::size_t newest = entries_.size();  // one past
-  while (newest > 0 && !std::isfinite(entries_[newest - 1].loss)) --newest;
-  if (newest + 1 < entries_.size() || (newest > 0 && step > entries_[newest - 1].step + 1))
-    return std::nullopt;  // bad for longer than this step
+  const std::size_t newest = end_of_finite(step);
+  if (newest == 0) return std::nullopt;
   std::size_t oldest = newest;
   // Where steps are missing, what happened in one of them cannot be told from what happened in many.
   const auto adjoins = [&](std::size_t i) { return i == newest || entries_[i - 1].step + 1 == entries_[i].step; };
@@ -242,20 +247,18 @@ std::optional<Growth> NormWatch::judge(std::uint32_t step) const {
 
 // Growth so slow that no window shows it, as by a decay of weights with the wrong sign.
 std::optional<Growth> NormWatch::judge_run(std::uint32_t step) const {
-  std::size_t newest = entries_.size();  // one past the newest finite loss
-  while (newest > 0 && !std::isfinite(entries_[newest - 1].loss)) --newest;
-  if (steps_ <= 2 * kCalmSteps || newest < kGrowthSteps || newest + 1 < entries_.size() || step > entries_[newest - 1].step + 1)
-    return std::nullopt;
-  const double calm = std::fabs(first_.loss);
-  if (!positive(calm) || !positive(first_.gradient)) return std::nullopt;
+  const std::size_t newest = end_of_finite(step);
+  if (steps_ <= 2 * kCalmSteps || newest < kGrowthSteps) return std::nullopt;
+  if (!positive(calm_loss_) || !positive(first_.gradient)) return std::nullopt;
   for (std::size_t i = newest - kGrowthSteps; i < newest; ++i)
-    if (!(std::fabs(entries_[i].loss) >= kRunGrowth * calm)) return std::nullopt;
+    if (!(std::fabs(entries_[i].loss) >= kRunGrowth * calm_loss_)) return std::nullopt;
   Growth g;
+  g.kind = GrowthKind::kOverRun;
   g.step = step;
   g.lr = first_.lr;
   g.from_step = first_.step;
   g.to_step = entries_[newest - 1].step;
-  g.loss_from = calm;
+  g.loss_from = calm_loss_;
   g.loss_to = std::fabs(entries_[newest - 1].loss);
   g.gradient_from = first_.gradient;
   for (std::size_t i = newest; i-- > 0 && g.gradient_to == 0;)
@@ -286,9 +289,8 @@ std::optional<Growth> NormWatch::judge_run(std::uint32_t step) const {
 // One update that made most layers many times as large, of a loss that was calm: where the loss had jumped first, the
 // batch is as likely.
 std::optional<Growth> NormWatch::judge_updates(std::uint32_t step) const {
-  std::size_t newest = entries_.size();  // one past the newest finite loss
-  while (newest > 0 && !std::isfinite(entries_[newest - 1].loss)) --newest;
-  if (newest == 0 || newest + 1 < entries_.size() || step > entries_[newest - 1].step + 1) return std::nullopt;
+  const std::size_t newest = end_of_finite(step);
+  if (newest == 0) return std::nullopt;
   std::size_t first = newest;
   while (first > 0 && newest - first < kUpdatesBefore && std::isfinite(entries_[first - 1].loss) &&
          (first == newest || entries_[first - 1].step + 1 == entries_[first].step))
@@ -299,7 +301,7 @@ std::optional<Growth> NormWatch::judge_updates(std::uint32_t step) const {
     Growth g;
     g.step = step;
     if (!judge_update(i, g)) continue;
-    g.in_one_update = true;
+    g.kind = GrowthKind::kInOneUpdate;
     g.lr = entries_[i].lr;
     g.from_step = g.to_step = entries_[i].step;
     g.loss_from = std::fabs(entries_[i].loss);

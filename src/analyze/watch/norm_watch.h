@@ -24,14 +24,17 @@ inline constexpr double kGradientGrowth = 100;
 inline constexpr double kWeightGrowth = 2;        // of most layers
 inline constexpr double kUpdateRatio = 0.1;       // change of a layer's weight norm in one step, of most layers
 inline constexpr double kOneUpdate = 10;          // factor of the weight norm of most layers, of one update
-inline constexpr std::size_t kCalmSteps = 8;    // of the run, whose largest loss is compared where growth is slow
+inline constexpr std::size_t kCalmSteps = 8;     // the first, whose largest loss is compared where growth is slow
 inline constexpr double kRunGrowth = 1000;        // factor over the run
 inline constexpr std::size_t kUpdatesShown = 8;    // of the layer that grew most
 inline constexpr std::size_t kUpdatesBefore = 4;  // steps before the bad one in which that is looked for
 
-// Loss, gradients and the weights of most layers grew together, by the optimizer's own steps: over several, or in one.
+// How loss, gradients and the weights of most layers grew together, by the optimizer's own steps: within a window of
+// steps, in one update (that of from_step), or over the run.
+enum class GrowthKind : std::uint8_t { kOverSteps, kInOneUpdate, kOverRun };
+
 struct Growth {
-  bool in_one_update = false;  // that of from_step
+  GrowthKind kind = GrowthKind::kOverSteps;
   double lr = std::numeric_limits<double>::quiet_NaN();  // of from_step
   double negative_lr = 0;  // the first rate below 0 of those steps; 0: none
   std::uint32_t negative_from = 0;  // its step
@@ -93,6 +96,7 @@ class NormWatch {
     double loss = 0, gradient = kUnseen, lr = kUnseen;
   };
   Parameter* parameter(StringId path);
+  std::size_t end_of_finite(std::uint32_t step) const;
   std::optional<Growth> judge(std::uint32_t step) const;
   std::optional<Growth> judge_updates(std::uint32_t step) const;
   std::optional<Growth> judge_run(std::uint32_t step) const;
@@ -107,7 +111,8 @@ class NormWatch {
   std::vector<Parameter> parameters_;
   bool too_many_ = false;
   std::deque<Entry> entries_;
-  Entry first_;  // the first step, with the largest loss of the first ones
+  Entry first_;            // the first step
+  double calm_loss_ = 0;  // largest magnitude of the first kCalmSteps losses
   std::uint64_t steps_ = 0;
   std::size_t judged_ = 0;
   static constexpr std::size_t kSoundSteps = 16;

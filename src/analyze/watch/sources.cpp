@@ -105,7 +105,7 @@ void Sources::find_module(Finding& finding) const {
   }
 }
 
-// Which calls may have led there, where that is not known.
+// The callers of a line, where it is not known which of them led to the op.
 std::string Sources::callers_of(const Site& site, std::size_t known) const {
   constexpr std::size_t kMost = 4;
   std::vector<std::string> callers;

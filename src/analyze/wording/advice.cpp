@@ -23,6 +23,9 @@ constexpr std::string_view kFunctionInFp32 =
     "forward of its autograd.Function and torch.amp.custom_bwd(device_type=...) on the backward.";
 
 constexpr Row kRows[] = {
+    {"avoid-cancellation",
+     "Compute it without a difference of large numbers: var(), a running mean of squared deviations, or fp64; a clamp only hides it.",
+     "Subtracting numbers that are almost equal leaves little but their rounding errors."},
     {"backward-outside", "Leave the autocast block before backward() is called.",
      "Backward runs in the formats that forward chose."},
     {"bf16", "Compute in bf16.", "bf16 has the range of fp32, so magnitudes that overflow fp16 fit."},
@@ -38,12 +41,12 @@ constexpr Row kRows[] = {
      "Its gradient is 0 where the norm is 0; that of a root is infinite there."},
     {"cap-scale", "Give the scaler a largest scale, such as 2^24.", "Doubling without a limit ends at infinity."},
     {"cast-before-product", "Cast whole numbers to a floating-point format before they are multiplied: x.float().square().",
-     "A product that passes an integer format wraps around, without a sign of it."},
+     "A product beyond an integer format wraps around silently."},
     {"check-lr", "Check the learning rate and its schedule, and what else the optimizer is given.",
      "The optimizer multiplies every update by it."},
     {"check-memory", "Check the memory and the processor: error counters, a memory test, another machine.",
      "Contents that change by themselves come from hardware more often than from code."},
-    {"check-update", "Look at how the optimizer makes its update: the sign of its weight decay, and of what it adds.",
+    {"check-update", "Check the update of the optimizer: the sign of its weight decay and of the gradient.",
      "An update that makes the loss larger goes the wrong way, or too far."},
     {"clamp-above-0", "Keep the argument above 0: clamp it from below at a number that its format holds (fp16: 1e-4).",
      "The derivative takes a logarithm, which is infinite at 0."},
@@ -149,9 +152,9 @@ constexpr Row kRows[] = {
     {"leave-out-of-graph", "Leave this line out of the graph: put torch.compiler.disable on the function that has it.",
      "A fused kernel adds up in another order than the operations do one by one."},
     {"let-gradients-through",
-     "Find what has no slope: detach(), argmax, a comparison, sign or round (which take a straight-through gradient), a "
-     "sigmoid or softmax that is saturated, units that are dead.",
-     "Where a derivative is 0 nothing before it learns."},
+     "Find the operation whose derivative is 0: detach(), argmax, a comparison, sign or round (use a straight-through estimator), a "
+     "saturated sigmoid or softmax, dead units.",
+     "Where a derivative is 0, nothing before it learns; an update that is too long can leave a ReLU dead for good."},
     {"load-in-training", "Run it once more with num_workers=0 (the data made in the training process): then the line that makes them bad is "
      "named.",
      "Operations of other processes are not heard."},
@@ -185,9 +188,6 @@ constexpr Row kRows[] = {
      "Operations of other threads are not heard."},
     {"mend-schedule", "Mend the schedule of the learning rate: keep it at 0 or above.",
      "An update with a negative rate makes the loss larger."},
-    {"no-difference",
-     "Compute it without a difference of large numbers: var(), a running mean of squared deviations, or fp64; a clamp only hides it.",
-     "What is left of two numbers that are almost the same is what was rounded off them."},
     {"no-manual-half", "Leave parameters and results in fp32 and let autocast cast them.",
      "Autocast knows which ops may run in 16 bits; digits that were rounded away do not come back."},
     {"no-scaler-bf16", "Leave the loss scaler out: GradScaler(enabled=False).",
@@ -262,7 +262,7 @@ constexpr Row kRows[] = {
     {"stop-finder", "Stop the ramp once the smoothed loss is 4 times its best.",
      "Beyond that there is nothing to be found."},
     {"subtract-largest", "Subtract the largest number of each row, or segment, before the exponential; or use softmax, which does.",
-     "A quotient of exponentials does not change by it, and none of them is larger than 1."},
+     "The quotient stays the same, and no exponential is larger than 1."},
     {"unscale-before-clip", "Call unscale_ before gradients are clipped.",
      "A limit on the norm means the norm of the gradients themselves, not of their multiple."},
     {"vanishing-divisor",

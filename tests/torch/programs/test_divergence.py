@@ -115,7 +115,7 @@ def decaying(decay, unit=1.0):
 def test_weights_that_grow_a_little_in_each_step_are_divergence_when_they_overflow(level, tmp_path):
     said = told(decaying(0.05, unit=1e30), tmp_path, level, steps=240)
     assert said.what[0] == "exploding" and len(said.loud) == 1, said.show()
-    assert said.first["advice"][0]["id"] == "check-update", said.show()
+    assert [a["id"] for a in said.first["advice"]] == ["check-update"], said.show()
     assert_silent(decaying(-1e-3), tmp_path, level, steps=80)
 
 
@@ -149,6 +149,6 @@ def scheduled(lowest):
 def test_a_learning_rate_below_0_is_a_warning_though_nothing_overflows(level, tmp_path):
     said = told(scheduled(-10), tmp_path, level, steps=16)
     assert said.status == "warning", said.show()
-    assert said.first["title"] == "The learning rate is below 0 from step 11 on", said.show()
+    assert said.first["title"] == "The learning rate is below 0 in 5 steps, first in step 11", said.show()
     assert said.first["advice"][0]["id"] == "mend-schedule", said.show()
     assert_silent(scheduled(0), tmp_path, level, steps=16)

@@ -203,7 +203,7 @@ class StraightThrough(nn.Module):
 def test_gradients_that_are_all_0_for_long_are_a_warning(level, tmp_path):
     said = told(binary(Plain), tmp_path, level, steps=20)
     assert said.status == "warning" and [one[0] for one in said.loud] == ["update_loss"], said.show()
-    assert "every gradient is exactly 0, in 20 steps" in said.first["title"], said.show()
+    assert "every gradient is exactly 0, in the last 20 steps" in said.first["title"], said.show()
     assert said.first["advice"][0]["id"] == "let-gradients-through", said.show()
     assert_silent(binary(StraightThrough), tmp_path, level, steps=20)
 

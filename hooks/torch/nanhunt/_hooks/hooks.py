@@ -369,15 +369,15 @@ def _cleared(session: Session, original: Callable[..., Any], args: tuple[Any, ..
 
 # Autograd.
 def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
-              losses: tuple[Any, ...] = (), gradients: Any = None) -> Any:  # given by torch.autograd.grad
+              losses: tuple[Any, ...] | None = None, gradients: Any = None) -> Any:  # given by torch.autograd.grad
     global _in_backward, _had_backward
     if _in_backward:  # a checkpoint's own
         return original(*args, **kwargs)
     in_step = bool(_steps_of)
-    if not losses:
+    if losses is None:
         gradients = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
-        losses = (args[0],) if args and type(args[0]) is torch.Tensor else ()
-    if not losses:
+        losses = (args[0],) if args and type(args[0]) is torch.Tensor else None
+    if losses is None:
         losses, args, kwargs = tensors_given(args, kwargs, 0, "tensors")
     session.notify("before_backward", session, losses, gradients, first=_begin_backward)
     session.judge.enter(steps.LOSS)
@@ -396,8 +396,8 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
     finally:
         _in_backward -= 1
         _had_backward = True
-        if in_step or not session._used and session.has_no_optimizer():
-            session.notify("after_backward_in_step")
+        if in_step or not (session._used or session.has_optimizer()):  # a call less in most programs
+            session.notify("on_gradients_made")
         by_hand = session.leaves and _phase_before == lib.DATA  # no module's call says that a loss is computed
         session.state.phase = lib.LOSS if by_hand or _phase_before == lib.BACKWARD else _phase_before
 
@@ -452,14 +452,14 @@ def _grad(session: Session, original: Callable[..., Any], args: tuple[Any, ...],
     global _in_backward
     if _in_backward or _root is not None:
         return original(*args, **kwargs)
-    if session.roots and session.has_no_optimizer() and not given_at(args, kwargs, 4, "create_graph"):
+    losses, args, kwargs = tensors_given(args, kwargs, 0, "outputs")
+    if session.roots and not session.has_optimizer() and not given_at(args, kwargs, 4, "create_graph"):
         learned, args, kwargs = tensors_given(args, kwargs, 1, "inputs")
         if any(id(t) in session.parameter_names for t in learned):  # those of a program that is its own optimizer
-            losses, args, kwargs = tensors_given(args, kwargs, 0, "outputs")
             return _backward(session, original, args, kwargs, losses, given_at(args, kwargs, 2, "grad_outputs"))
     before, session.state.phase = session.state.phase, lib.BACKWARD
     if not session.roots:
-        session.notify("before_backward", session, args[0] if args else kwargs.get("outputs", ()), first=begin_grad)
+        session.notify("before_backward", session, losses, first=begin_grad)
     if session.places is not None:
         _begin_in_tap(session)
     _in_backward += 1

@@ -37,7 +37,7 @@ _Tensor = torch.Tensor
 _WEIGHTS_EVERY = 8  # steps; the first so many are all read
 _MAX_LOSSES = 4096
 _MAX_HELD = 1 << 20  # bytes of buffers that are kept
-_STILL_STEPS, _STILL_SHARE = 16, 0.75  # as src/analyze/rules/run/training_trend.h
+_ZERO_STEPS = 16    # as kZeroSteps of src/analyze/rules/run/training_trend.h
 _GROWS = 3.0        # times the smallest gradient norm of the steps before
 
 
@@ -100,7 +100,7 @@ class StepWatch(Listener):
         if not session.judge.facts() & TRAINED:
             if self._was_bad or session.pending.items:
                 self._read_older()
-            if not self._sound_at_first and not session._used and session.has_no_optimizer():
+            if not (self._sound_at_first or session._used or session.has_optimizer()):
                 paths, _, bad = self._reader.gradients(self.parameters(), weights=True)
                 self._sound_at_first = set(paths) - set(bad)
         scaled, self._scaled_losses = self._scaled_losses, []
@@ -121,7 +121,7 @@ class StepWatch(Listener):
             if not math.isfinite(number):
                 session.judge.note(session.state.step, lib.MARK_LOSS, False, path.encode())
 
-    def after_backward_in_step(self) -> None:
+    def on_gradients_made(self) -> None:
         self._boundary()
 
     # Losses.
@@ -396,15 +396,13 @@ class StepWatch(Listener):
             self.bad_steps.written_last(snapshot, buffers)
 
     def on_close(self) -> None:
-        """Norms of the last gradients are written where most of them are exactly 0 in all of these steps."""
-        recorder, steps = self.session.recorder, list(self._norms)
-        if recorder is None or len({step for step, *_ in steps}) < _STILL_STEPS:
+        """Writes the last norms of gradients where most parameters had zeros alone; the analyzer decides."""
+        rows = list(self._norms)
+        if self.session.recorder is None or len(rows) < _ZERO_STEPS or any(row[1] != rows[-1][1] for row in rows):
             return
-        paths = steps[-1][1]
-        if all(one[1] == paths for one in steps):
-            still = sum(not any(norms) for norms in zip(*(one[2] for one in steps)))
-            if still >= _STILL_SHARE * len(paths):
-                self.bad_steps.write_norms()
+        zeros = sum(not any(norms) for norms in zip(*(row[2] for row in rows)))
+        if 2 * zeros > len(rows[-1][1]):
+            self.bad_steps.write_norms()
 
     def _bad_buffers(self) -> list[tuple[int, str, _Tensor]]:
         """Those that were sound when they were met. One of -Inf is a mask as likely as not."""

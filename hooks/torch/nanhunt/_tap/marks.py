@@ -136,8 +136,8 @@ class Marks(Listener):
         if self.session.judge.facts() & HAS_GRADIENTS and not self.session.state.held:
             self._mark_gradients()
 
-    def after_backward_in_step(self) -> None:
-        if self.session.has_no_optimizer() and not self.session.state.held:
+    def on_gradients_made(self) -> None:
+        if not self.session.has_optimizer() and not self.session.state.held:
             self._mark_gradients()
 
     def on_updated_by_hand(self) -> None:

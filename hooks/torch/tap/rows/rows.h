@@ -368,14 +368,14 @@ class Rows {
     if (const auto quad = describer.describe(t, false)) scalars_.note(number, t, *quad, state_->step);
   }
 
-  // Of what an op wrote: its gaps are known still.
+  // The version after a write to `t`, keeping what of the storage is still unwritten.
   void bump_part(Identity& identity, const at::Tensor& t) {
     std::shared_ptr<Unwritten> gaps = std::move(identity.gaps);
     describer.identities.bump(identity);
     if (gaps != nullptr && gaps->write(t)) identity.gaps = std::move(gaps);
   }
 
-  // What is bad of what an op read where nothing was written is told as memory that was given out unwritten.
+  // A bad result is traced to unwritten memory that the op read: a row of the op that gave that memory out.
   void report_unwritten(Given& given, std::size_t inputs) {
     Identity& identity = *describer_identity(given.gaps);
     const std::shared_ptr<Unwritten> gaps = identity.gaps;

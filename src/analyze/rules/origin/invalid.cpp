@@ -199,8 +199,8 @@ bool is_of_parameters(const Case& c, const ArgSnapshot& arg) {
          });
 }
 
-// How large the numbers are whose difference the argument is, where that is no larger than what the format rounds off
-// them: of either sign. One of the two may be gone by now; it was as large. 0: it is no such difference.
+// The magnitude of the two numbers whose difference the argument is, where it is no larger than their rounding; 0: it is no
+// such difference. One of the two may be gone by now; it was as large.
 double cancelled_magnitude(const Case& c) {
   constexpr double kRoundings = 64;
   const OpSnapshot* maker = maker_of(c, *c.pole);
@@ -212,7 +212,7 @@ double cancelled_magnitude(const Case& c) {
   return -c.pole->stats.min <= kRoundings * std::ldexp(largest, -format_limits(dtype).mantissa_bits) ? largest : 0;
 }
 
-// The squares of whole numbers that the argument is made of, by casts and sums: where it is below 0 they have wrapped.
+// The squares of integers that the argument is made of, by casts and sums: where it is negative they have overflowed.
 const OpSnapshot* wrapped_squares(const Case& c) {
   const ArgSnapshot* at = c.pole;
   for (int i = 0; i < 8; ++i) {
@@ -227,14 +227,14 @@ const OpSnapshot* wrapped_squares(const Case& c) {
   return nullptr;
 }
 
-// A mean or a sum of log-probabilities, those of masked entries among them (ValueGraph::sums_masked).
+// A mean or a sum of log-probabilities, those of masked entries among them (ValueGraph::reduces_masked_logs).
 std::optional<Diagnosis> of_masked_entries(const Case& c, const std::string& place) {
   const bool sums = c.info->bound == Bound::kReduceSum && !c.info->has(kSoftmax) && c.birth.lifecycle == Lifecycle::kPropagate;
   if (!sums || c.birth.deliberate != Deliberate::kNo || c.inputs_finite() || (c.output->bad & kBadNaN) != 0) return std::nullopt;
   Diagnosis d;
   d.title = fmt::format("{} takes in masked entries, which are -Inf", place);
   d.cause = "a mean or a sum over masked entries";
-  d.explanation = fmt::format("The logarithm of the probability of a masked entry is -Inf{}. What is summed up with it is -Inf as well. {}.",
+  d.explanation = fmt::format("The probability of a masked entry is 0 and its logarithm -Inf{}. A sum or mean that includes it is -Inf as well. {}.",
                               masked_by_text(c), made_text(c));
   add_if(d.evidence, masks_text(c, true));
   add_if(d.evidence, c.element_text());
@@ -301,15 +301,15 @@ std::optional<Diagnosis> diagnose_invalid(const Case& c) {
   d.advice = {of_positive && !backward && is_of_parameters(c, *c.pole) ? "learn-logarithm" : "clamp-input"};
   if (!of_positive || backward) return d;
   if (const double magnitude = cancelled_magnitude(c); magnitude > 0) {
-    d.cause += ": a difference that was rounded away";
+    d.cause += ": cancellation in a difference";
     d.explanation = fmt::format(
-        "It is a difference of numbers of up to {}, of which {} keeps too few digits for what is left: that is rounding, of "
-        "either sign. {}.",
+        "It is a difference of numbers as large as {}. {} rounds them by about as much as they differ, so what is left is rounding "
+        "error, of either sign. {}.",
         number(magnitude), dtype_name(dtype_of(*c.pole, c.names, DType::kF32)), made_text(c));
-    d.advice = {"no-difference"};  // a clamp hides it
+    d.advice = {"avoid-cancellation"};  // a clamp hides it
   } else if (const OpSnapshot* squares = wrapped_squares(c)) {
-    d.cause += ": squares of whole numbers that wrapped around";
-    d.explanation = fmt::format("It is made of squares of whole numbers, by {}{}: one that passes its format wraps around, and may be below 0. {}.",
+    d.cause += ": integer overflow in squares";
+    d.explanation = fmt::format("It is made of squares of integers, by {}{}: a square beyond the largest integer of its format wraps around and may be negative. {}.",
                                 c.text(squares->op), squares->call_site == 0 ? "" : fmt::format(" ({})", c.text(squares->call_site)),
                                 made_text(c));
     d.advice = {"cast-before-product"};

@@ -37,7 +37,7 @@ void report_exploding(Finding& f, const Growth& g) {
   f.evidence.insert(f.evidence.begin(),
                     fmt::format("The first overflow was at {} ({}): {}.", where, phase_name(f.place.phase), f.title));
   f.cls = FindingClass::kExploding;
-  f.cause = g.in_one_update ? "one update that was far too long" : "";
+  f.cause = g.kind == GrowthKind::kInOneUpdate ? "one update that was far too long" : "";
   f.place.op.reset();
   f.place.module = g.fastest;
   f.advice = {make_advice("lower-lr"), make_advice("warm-up"), make_advice("clip-gradients")};
@@ -49,7 +49,7 @@ void report_exploding(Finding& f, const Growth& g) {
                                g.wide_column, number(std::round(g.column_ratio))));
   }
   const auto first_long = std::find_if(g.updates.begin(), g.updates.end(), [](double ratio) { return ratio >= kUpdateRatio; });
-  if (g.in_one_update) {
+  if (g.kind == GrowthKind::kInOneUpdate) {
     f.title = fmt::format("Training diverged: the update of step {} made the weights of {} of {} layers at least {} times as large",
                           g.from_step, g.grown, g.layers, number(kOneUpdate));
     f.explanation = fmt::format(
@@ -76,19 +76,16 @@ void report_exploding(Finding& f, const Growth& g) {
         g.negative_from, number(g.negative_lr), g.from_step, g.to_step, number(g.loss_from), number(g.loss_to));
     return;
   }
-  const std::string update =
-      g.update_ratio == 0 ? "a little in each step"
-                          : "by up to " + (g.update_ratio < kTellAsFactor ? percent(g.update_ratio)
-                                                                          : number(g.update_ratio) + " times what it was") +
-                                " in one update";
+  const bool over_run = g.kind == GrowthKind::kOverRun;
+  const std::string update = over_run ? "a little in each step" : "by up to " + update_text(g.update_ratio) + " in one update";
   f.explanation = fmt::format(
       "From step {} to step {} the gradient norm grew from {} to {}, and the weights of {} of {} layers at least "
       "doubled, {} fastest: norm {} to {}, {}. No op is at fault: {}, and where that first passes the format is chance.",
       g.from_step, g.to_step, number(g.gradient_from), number(g.gradient_to), g.grown, g.layers, g.fastest,
       number(g.fastest_from), number(g.fastest_to), update,
-      g.update_ratio == 0 ? "the updates make the weights larger throughout"
+      over_run ? "the updates make the weights larger throughout"
                           : "each update overshoots and makes the next one larger");
-  if (g.update_ratio == 0) f.advice.insert(f.advice.begin(), make_advice("check-update"));
+  if (over_run) f.advice = {make_advice("check-update")};
   if (has_lr) told.push_back(fmt::format("The learning rate of step {} was {}.", g.from_step, number(g.lr)));
   if (first_long != g.updates.end()) {
     const double lr = g.update_lrs[static_cast<std::size_t>(first_long - g.updates.begin())];

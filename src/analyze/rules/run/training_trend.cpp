@@ -5,12 +5,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include "src/analyze/wording/advice.h"
 #include "src/analyze/wording/text.h"
 
 namespace nanhunt::analyze {
 namespace {
+
+constexpr std::string_view kNoDerivative =
+    "Something between the loss and these parameters has derivative 0: rounding, a comparison, detach(), or units that are saturated "
+    "or dead.";
 
 Finding warning(FindingClass cls, Phase phase, std::uint32_t from, std::uint32_t to, std::uint64_t count) {
   Finding f;
@@ -28,62 +33,72 @@ Finding warning(FindingClass cls, Phase phase, std::uint32_t from, std::uint32_t
 
 void TrainingTrend::on_step_end(std::uint32_t step, double loss, double gradient, double lr) {
   if (!std::isfinite(loss)) {  // told by itself, and what comes after it is another training
-    steps_ = climbs_ = dead_ = 0;
-    first_ = last_ = {};
-    lowest_lr_ = 0;
+    steps_ = negative_lr_steps_ = zero_steps_ = 0;
+    calm_loss_ = lowest_lr_ = 0;
     return;
   }
   if (steps_ == 0) first_loss_ = loss;
-  if (steps_ < kComparedSteps) first_[steps_] = std::fabs(loss);
-  last_[steps_ % kComparedSteps] = std::fabs(loss);
+  if (steps_ < kCalmSteps) calm_loss_ = std::max(calm_loss_, std::fabs(loss));
+  last_[steps_ % last_.size()] = loss;
   ++steps_;
   last_step_ = step;
   last_loss_ = loss;
   if (lr < 0) {
-    if (climbs_++ == 0) climbs_from_ = step;
-    climbs_to_ = step;
+    if (negative_lr_steps_++ == 0) negative_lr_from_ = step;
+    negative_lr_to_ = step;
     lowest_lr_ = std::min(lowest_lr_, lr);
   }
   if (gradient == 0 && loss != 0) {
-    if (dead_++ == 0) dead_from_ = step;
+    if (zero_steps_++ == 0) zero_from_ = step;
   } else {
-    dead_ = 0;
+    zero_steps_ = 0;
   }
 }
 
 void TrainingTrend::on_norm(const NormRecord& record) {
-  if (record.kind != TensorRole::kBoundaryGradient || (moved_.size() >= kMaxParameters && !moved_.contains(record.path))) return;
+  const bool known = last_nonzero_.contains(record.path);
+  if (record.kind != TensorRole::kBoundaryGradient || (!known && last_nonzero_.size() >= kMaxParameters)) return;
   norm_steps_.insert(record.step);
-  if (norm_steps_.size() > kUnmovedSteps) norm_steps_.erase(norm_steps_.begin());
-  std::uint32_t& moved = moved_[record.path];
-  if (record.norm != 0) moved = std::max(moved, record.step + 1);
+  if (norm_steps_.size() > kZeroSteps) norm_steps_.erase(norm_steps_.begin());
+  std::uint32_t& last = last_nonzero_[record.path];
+  if (record.norm != 0) last = std::max(last, record.step + 1);
 }
 
-double TrainingTrend::first_largest() const { return *std::max_element(first_.begin(), first_.end()); }
-double TrainingTrend::last_smallest() const { return *std::min_element(last_.begin(), last_.end()); }
+// A loss that is large by now may have come to rest there, as with larger rewards; one that still grows has not.
+bool TrainingTrend::grows() const {
+  if (steps_ < 2 * last_.size() || calm_loss_ == 0) return false;
+  double before = 0, after = 0, smallest = last_loss_;
+  for (std::size_t i = 0; i < last_.size(); ++i) {
+    const double loss = last_[(steps_ + i) % last_.size()];  // oldest first
+    (i < kCalmSteps ? before : after) += loss;
+    if (i >= kCalmSteps) smallest = std::min(smallest, loss);
+  }
+  return smallest >= kRunGrowth * calm_loss_ && after >= kStillGrows * before;
+}
 
 std::vector<Finding> TrainingTrend::findings() const {
   std::vector<Finding> found;
-  if (climbs_ > 0) {
-    found.push_back(climbing());
-  } else if (steps_ >= 2 * kComparedSteps && first_largest() > 0 && last_smallest() >= kRunGrowth * first_largest()) {
+  if (negative_lr_steps_ > 0) {
+    found.push_back(negative_lr());
+  } else if (grows()) {
     found.push_back(growing());
   }
-  if (dead_ >= kUnmovedSteps && static_cast<double>(dead_) >= kUnmovedShare * static_cast<double>(steps_)) {
-    found.push_back(dead());
-  } else if (auto most = mostly_dead()) {
+  if (zero_steps_ >= kZeroSteps && static_cast<double>(zero_steps_) >= kZeroShare * static_cast<double>(steps_)) {
+    found.push_back(all_zero());
+  } else if (auto most = mostly_zero()) {
     found.push_back(std::move(*most));
   }
   return found;
 }
 
-Finding TrainingTrend::climbing() const {
-  Finding f = warning(FindingClass::kExploding, Phase::kOptimizer, climbs_from_, climbs_to_, climbs_);
+Finding TrainingTrend::negative_lr() const {
+  Finding f = warning(FindingClass::kExploding, Phase::kOptimizer, negative_lr_from_, negative_lr_to_, negative_lr_steps_);
   f.cause = "a learning rate below 0";
-  f.title = fmt::format("The learning rate is below 0 from step {} on", climbs_from_);
+  f.title = fmt::format("The learning rate is below 0 in {}, first in step {}",
+                        count_of(static_cast<std::int64_t>(negative_lr_steps_), "step"), negative_lr_from_);
   f.explanation = fmt::format(
-      "It was {} at the lowest. With a negative rate each update goes up the gradient, so that the loss grows: it was {} at first and "
-      "{} in step {}. No number is bad.",
+      "The lowest rate was {}. With a negative rate each update makes the loss larger. The loss was {} at first and {} in step {}; no "
+      "number is bad.",
       number(lowest_lr_), number(first_loss_), number(last_loss_), last_step_);
   f.advice = {make_advice("mend-schedule")};
   return f;
@@ -93,40 +108,36 @@ Finding TrainingTrend::growing() const {
   Finding f = warning(FindingClass::kExploding, Phase::kLoss, last_step_, last_step_, 1);
   f.title = fmt::format("Training diverges: the loss has grown from {} to {}", number(first_loss_), number(last_loss_));
   f.explanation = fmt::format(
-      "In the first {} steps it was {} at most, in the last {} at least {}. No number is bad yet: the "
-      "updates do not make the loss smaller.",
-      kComparedSteps, number(first_largest()), kComparedSteps, number(last_smallest()));
+      "In the first {} steps its magnitude was {} at most, and at the end it still grows. No number is bad yet: the updates do not make "
+      "the loss smaller.",
+      kCalmSteps, number(calm_loss_));
   f.advice = {make_advice("lower-lr"), make_advice("check-update"), make_advice("clip-gradients")};
   return f;
 }
 
-Finding TrainingTrend::dead() const {
-  Finding f = warning(FindingClass::kUpdateLoss, Phase::kBackward, dead_from_, last_step_, dead_);
-  f.title = fmt::format("Training stands still: every gradient is exactly 0, in {}", count_of(static_cast<std::int64_t>(dead_), "step"));
-  f.explanation = fmt::format(
-      "From step {} to step {} backward gave no parameter anything else than 0, though the loss is not 0 ({}). Something between "
-      "the loss and all parameters has no slope: what is rounded, compared or detached, or a unit that saturates or is dead for "
-      "all that it is given.",
-      dead_from_, last_step_, number(last_loss_));
-  f.advice = {make_advice("let-gradients-through"), make_advice("lower-lr")};
+Finding TrainingTrend::all_zero() const {
+  Finding f = warning(FindingClass::kUpdateLoss, Phase::kBackward, zero_from_, last_step_, zero_steps_);
+  f.title = fmt::format("Training stands still: every gradient is exactly 0, in the last {}",
+                        count_of(static_cast<std::int64_t>(zero_steps_), "step"));
+  f.explanation = fmt::format("From step {} to step {} backward gave no parameter anything else than 0, though the loss is not 0 ({}). {}",
+                              zero_from_, last_step_, number(last_loss_), kNoDerivative);
+  f.advice = {make_advice("let-gradients-through")};
   return f;
 }
 
-std::optional<Finding> TrainingTrend::mostly_dead() const {
-  const bool of_the_end = norm_steps_.size() >= kUnmovedSteps && *norm_steps_.rbegin() + std::uint64_t{1} >= last_step_;
+std::optional<Finding> TrainingTrend::mostly_zero() const {
+  const bool of_the_end = norm_steps_.size() >= kZeroSteps && *norm_steps_.rbegin() + std::uint64_t{1} >= last_step_;
   if (!of_the_end || last_loss_ == 0) return std::nullopt;
-  std::vector<std::string> still;
-  for (const auto& [path, moved] : moved_)
-    if (moved <= *norm_steps_.begin()) still.push_back(names_.text(path));
-  if (static_cast<double>(still.size()) < kUnmovedParameters * static_cast<double>(moved_.size())) return std::nullopt;
-  const auto of_all = fmt::format("{} of {}", still.size(), moved_.size());
+  std::vector<std::string> zero;
+  for (const auto& [path, last] : last_nonzero_)
+    if (last <= *norm_steps_.begin()) zero.push_back(names_.text(path));
+  if (static_cast<double>(zero.size()) < kZeroParameters * static_cast<double>(last_nonzero_.size())) return std::nullopt;
   Finding f = warning(FindingClass::kUpdateLoss, Phase::kBackward, *norm_steps_.begin(), last_step_, norm_steps_.size());
-  f.title = fmt::format("The gradients of {} parameters are exactly 0, in the last {} steps", of_all, norm_steps_.size());
-  f.explanation = fmt::format(
-      "Backward gave them nothing else than 0, though the loss is not 0 ({}): {}. Something between the loss and these parameters "
-      "has no slope: units that are dead or saturated for all that they are given, what is rounded, compared or detached.",
-      number(last_loss_), join(still, 4, " and "));
-  f.advice = {make_advice("let-gradients-through"), make_advice("lower-lr")};
+  f.title = fmt::format("The gradients of {} of {} parameters are exactly 0, in the last {} steps", zero.size(), last_nonzero_.size(),
+                        norm_steps_.size());
+  f.explanation = fmt::format("Backward gave them nothing else than 0, though the loss is not 0 ({}): {}. {}", number(last_loss_),
+                              join(zero, 4, " and "), kNoDerivative);
+  f.advice = {make_advice("let-gradients-through")};
   return f;
 }
 

@@ -16,10 +16,10 @@
 namespace nanhunt::analyze {
 
 // Thresholds: src/analyze/rules/GUIDE.md.
-inline constexpr std::size_t kComparedSteps = kCalmSteps;  // at the beginning, and at the end, whose losses are compared
-inline constexpr std::uint64_t kUnmovedSteps = 16;    // in a row without any gradient, at the end
-inline constexpr double kUnmovedShare = 0.5;          // of all steps
-inline constexpr double kUnmovedParameters = 0.75;    // share of parameters
+inline constexpr double kStillGrows = 1.5;           // of the loss, over the last kCalmSteps steps
+inline constexpr std::uint64_t kZeroSteps = 16;      // in a row with zero gradients alone, at the end
+inline constexpr double kZeroShare = 0.5;            // of all steps
+inline constexpr double kZeroParameters = 0.75;      // share of parameters
 
 class TrainingTrend {
  public:
@@ -31,26 +31,26 @@ class TrainingTrend {
   std::vector<Finding> findings() const;
 
  private:
-  double first_largest() const;
-  double last_smallest() const;
+  bool grows() const;
   Finding growing() const;
-  Finding climbing() const;
-  Finding dead() const;
-  std::optional<Finding> mostly_dead() const;
+  Finding negative_lr() const;
+  Finding all_zero() const;
+  std::optional<Finding> mostly_zero() const;
 
   static constexpr std::size_t kMaxParameters = 1u << 14;
 
   const Names& names_;
   std::uint64_t steps_ = 0;
-  std::array<double, kComparedSteps> first_{}, last_{};  // magnitudes of losses; `last_`: a ring
+  double calm_loss_ = 0;  // largest magnitude of the first kCalmSteps losses
+  std::array<double, 2 * kCalmSteps> last_{};  // losses, as a ring
   std::uint32_t last_step_ = 0;
   double first_loss_ = 0, last_loss_ = 0;
-  std::uint64_t climbs_ = 0;  // steps with a learning rate below 0
-  std::uint32_t climbs_from_ = 0, climbs_to_ = 0;
+  std::uint64_t negative_lr_steps_ = 0;
+  std::uint32_t negative_lr_from_ = 0, negative_lr_to_ = 0;
   double lowest_lr_ = 0;
-  std::uint64_t dead_ = 0;    // steps in a row without any gradient, up to the last
-  std::uint32_t dead_from_ = 0;
-  std::map<StringId, std::uint32_t> moved_;  // by parameter: one past the last step in which its gradient was not 0
+  std::uint64_t zero_steps_ = 0;  // in a row with zero gradients alone, up to the last
+  std::uint32_t zero_from_ = 0;
+  std::map<StringId, std::uint32_t> last_nonzero_;  // by parameter: one past the last step with a gradient other than 0
   std::set<std::uint32_t> norm_steps_;
 };
 
