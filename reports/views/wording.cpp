@@ -305,6 +305,8 @@ std::string matter_sentence(const Finding& finding) {
   if (finding.severity == Severity::kWarning && sinks.empty() && !finding.place.op) {
     if (finding.cls == FindingClass::kUpdateLoss && finding.place.phase == Phase::kBackward)
       return "Yes. Parameters whose gradient is 0 do not learn.";
+    if (finding.cls == FindingClass::kExploding && finding.place.phase == Phase::kOptimizer)
+      return "Yes, unless the loss is meant to become larger.";
     if (finding.cls == FindingClass::kExploding) return "Yes. Training diverges, though no number is bad.";
   }
   if (finding.severity == Severity::kWarning) {

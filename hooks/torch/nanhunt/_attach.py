@@ -65,7 +65,7 @@ def _put_on(session: Session) -> None:
 
 
 _STAYS = ("holders", "by_command", "given", "parameter_names", "threads", "faults", "trackers", "watch_ns", "tracker",
-          "guard", "optimizers", "_kept", "_made")
+          "guard", "optimizers", "_kept", "_made", "applies_gradients")
 
 
 def _begin_again(session: Session, keeps_faults: bool = True) -> None:

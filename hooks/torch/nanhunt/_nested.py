@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -46,5 +46,5 @@ def tensors_given(args: tuple[Any, ...], kwargs: dict[str, Any], place: int,
             args = (*args[:place], given, *args[place + 1:])
         else:
             kwargs = {**kwargs, name: given}
-    several = given if isinstance(given, (tuple, list)) else ()
+    several = given if isinstance(given, Iterable) else ()
     return tuple(t for t in several if isinstance(t, torch.Tensor)), args, kwargs

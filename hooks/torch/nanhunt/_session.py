@@ -105,6 +105,7 @@ class Session(Notifier):
         self.optimizer_ran = False   # the last GradScaler.step called its optimizer's
         self.exact = False           # inside of Watch.step: only that ends the step
         self.holders = 0             # watches that are open; the last one closes the session
+        self.applies_gradients = False  # those of torch.autograd.grad, which is its backward
         self.by_command = False      # attached by `nanhunt run`, whose options hold
         self.given: WeakIdDict[str] = WeakIdDict()  # paths of modules, as watch() gave them
         self.met: WeakIdDict[bool] = WeakIdDict()   # roots that were called

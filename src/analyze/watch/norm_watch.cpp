@@ -114,7 +114,7 @@ NormWatch::Norms NormWatch::on_step_end(std::uint32_t step, double loss, bool ba
   if (gradient_norm != nullptr && !std::isnan(*gradient_norm)) norms.gradient = *gradient_norm;
   entries_.push_back({step, loss, norms.gradient, lr});
   if (entries_.size() > kGrowthWindow) entries_.pop_front();
-  if (steps_ == 1) first_ = entries_.back();
+  if (steps_ <= kCalmSteps && !positive(first_.gradient)) first_ = entries_.back();
   if (steps_ <= kCalmSteps && std::isfinite(loss)) calm_loss_ = std::max(calm_loss_, std::fabs(loss));
   if (!growths_.empty() && growths_.back().lasts()) {
     // It is over where the loss is that of before, or has been finite for long: other weights, another loss.

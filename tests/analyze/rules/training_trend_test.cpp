@@ -52,6 +52,7 @@ TEST(TrainingTrend, of_gradients_that_are_all_0_is_told_after_16_steps_and_not_w
   EXPECT_EQ(found({.gradient = from(17), .steps = 32}), "");
   EXPECT_EQ(found({.gradient = from(60), .steps = 80}), "") << "most steps had gradients";
   EXPECT_EQ(found({.loss = [](int) { return 0.0; }, .gradient = from(0)}), "");
+  EXPECT_EQ(found({.loss = [](int i) { return i < 4 ? 1.0 : 0.1; }, .gradient = from(4)}), "") << "all may be learnt";
 }
 
 TEST(TrainingTrend, of_parameters_whose_gradients_are_0_needs_three_quarters_of_them) {

@@ -269,6 +269,8 @@ def _begin_root(session: Session, module: torch.nn.Module, args: tuple[Any, ...]
     key = id(module)
     if (known := _is_root.get(key)) is None:
         session.meet()
+    if session.inference.asked is not None:
+        session.inference.see_updates()
     trainable, with_gradients = _trainable(module) if known is None else known, torch.is_grad_enabled()
     function = function_around() if trainable and not with_gradients else ""
     learns = trainable and (with_gradients or function != "")
@@ -373,7 +375,7 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
     global _in_backward, _had_backward
     if _in_backward:  # a checkpoint's own
         return original(*args, **kwargs)
-    in_step = bool(_steps_of)
+    in_step, raised = bool(_steps_of), steps.RAISED if losses is None else steps.LOSS
     if losses is None:
         gradients = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
         losses = (args[0],) if args and type(args[0]) is torch.Tensor else None
@@ -391,7 +393,7 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
             without_modes(session.drops.after_backward)
         return result
     except BaseException:
-        session.judge.enter(steps.RAISED)
+        session.judge.enter(raised)  # of torch.autograd.grad a program may ask once more
         raise
     finally:
         _in_backward -= 1
@@ -402,8 +404,7 @@ def _backward(session: Session, original: Callable[..., Any], args: tuple[Any, .
         session.state.phase = lib.LOSS if by_hand or _phase_before == lib.BACKWARD else _phase_before
 
 
-def _begin_in_tap(session: Session) -> None:
-    """A backward, once it knows what parameters are called."""
+def _begin_in_tap(session: Session) -> None:  # a backward, once it knows what parameters are called
     tap = session.tap
     if tap is not None:
         if tap.named_at != session.parameter_names.changes:
@@ -453,10 +454,9 @@ def _grad(session: Session, original: Callable[..., Any], args: tuple[Any, ...],
     if _in_backward or _root is not None:
         return original(*args, **kwargs)
     losses, args, kwargs = tensors_given(args, kwargs, 0, "outputs")
-    if session.roots and not session.has_optimizer() and not given_at(args, kwargs, 4, "create_graph"):
-        learned, args, kwargs = tensors_given(args, kwargs, 1, "inputs")
-        if any(id(t) in session.parameter_names for t in learned):  # those of a program that is its own optimizer
-            return _backward(session, original, args, kwargs, losses, given_at(args, kwargs, 2, "grad_outputs"))
+    learned, args, kwargs = tensors_given(args, kwargs, 1, "inputs")
+    if session.inference.asks_for_gradients(losses, learned, given_at(args, kwargs, 4, "create_graph")):
+        return _backward(session, original, args, kwargs, losses, given_at(args, kwargs, 2, "grad_outputs"))
     before, session.state.phase = session.state.phase, lib.BACKWARD
     if not session.roots:
         session.notify("before_backward", session, losses, first=begin_grad)
@@ -467,7 +467,7 @@ def _grad(session: Session, original: Callable[..., Any], args: tuple[Any, ...],
         return original(*args, **kwargs)
     finally:
         _in_backward -= 1
-        session.state.phase = before
+        session.state.phase = before if session.inference.asked is None else lib.LOSS
 
 
 # The scaler: methods of the class, so args[0] is the scaler.

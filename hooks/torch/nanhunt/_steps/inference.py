@@ -19,6 +19,7 @@ from nanhunt._load import render
 from nanhunt._names import first_parameter
 from nanhunt._nested import tensors_in
 from nanhunt._ranks import rank_and_world
+from nanhunt._step_judge import BACKWARD, LOSS
 from nanhunt._step_mode import StepMode
 from nanhunt._steps.validation import has_nan
 
@@ -37,6 +38,7 @@ class Inference:
         self._session = session
         self._called: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # while nothing is known
         self.was_bad = False
+        self.asked: Sequence[torch.Tensor] | None = None  # losses of the last torch.autograd.grad of parameters
 
     def begins_forward(self, module: torch.nn.Module, learns: bool, args: Any, kwargs: Any) -> bool:
         """Before an outermost module is called, and nothing was trained: whether the call is a step of its own. The one
@@ -79,6 +81,33 @@ class Inference:
             return False
         given = [t for _, t in tensors_in((args, kwargs)) if t.is_floating_point() and t.is_cpu]
         return any(has_nan(t) for t in given)
+
+    def asks_for_gradients(self, losses: Sequence[torch.Tensor], learned: Sequence[torch.Tensor], again: bool) -> bool:
+        """Before torch.autograd.grad: whether it is the backward of a program that trains without an optimizer. That it
+        does shows when it has written parameters with what it got; until then gradients may be looked at alone."""
+        session = self._session
+        if again or not session.roots or session.has_optimizer() or session.threads.others or (
+                not any(id(t) in session.parameter_names for t in learned)):
+            return False
+        if session.applies_gradients:
+            return True
+        self.asked = losses
+        if session.mode is StepMode.UNHEARD:
+            session.drops.after_backward()
+        return False
+
+    def see_updates(self) -> None:
+        """Before a root is called, after gradients were asked for."""
+        session, asked, self.asked = self._session, self.asked, None
+        if asked is None or not session.state.stepped and (
+                session.mode is not StepMode.UNHEARD or not session.drops.used_up()):
+            return
+        self.begin_training(losses=asked)
+        session.applies_gradients = True
+        if session.recorder is not None:
+            session.notify("before_backward", asked)
+            session.judge.enter(LOSS)
+            session.judge.enter(BACKWARD)
 
     def begin_training(self, course: int = lib.TRAINS, losses: Sequence[torch.Tensor] = ()) -> None:
         """`losses`: of the backward that shows it. Where one is bad, the last call is part of its step."""

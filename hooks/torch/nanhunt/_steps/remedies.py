@@ -98,7 +98,7 @@ def _exponent(call: Call) -> Iterator[Attempt]:
 
 def _less_largest(call: Call) -> Iterator[Attempt]:
     x = _argument(call, 0)
-    if x is not None and x.dim() > 0 and x.numel() > 0:
+    if x is not None and x.dim() > 0 and x.shape[-1] > 1 and x.numel() > 0:
         yield Attempt("exp(x - x.amax(-1, keepdim=True))", _on(0, lambda x: x - x.amax(-1, keepdim=True)))
 
 

@@ -221,6 +221,8 @@ class Rows {
         if (!counted) {
           gone.push_back(old);
           if (identity.word == old) bump_part(identity, one.tensor);
+        } else if (identity.gaps != nullptr && !identity.gaps->write(one.tensor)) {
+          identity.gaps.reset();
         }
         const auto quad = describer.describe(one.tensor, !(given.late && one.tensor.device().is_cpu()));
         if (!quad) continue;
@@ -406,7 +408,8 @@ class Rows {
         if (!quad) return;
         quad->identity->made = true;
         quad->identity->unwritten = quad->identity->word;
-        quad->identity->gaps = std::make_shared<Unwritten>(plan, here(site_), state_->step, t.storage().nbytes());
+        if (t.device().is_cpu())
+          quad->identity->gaps = std::make_shared<Unwritten>(plan, here(site_), state_->step, given.memory, t.storage().nbytes());
         Words words;
         Key key{kAsResult};
         put(words, *quad);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -18,8 +19,9 @@ namespace nanhunt::tap {
 
 class Unwritten {
  public:
-  Unwritten(Plan& giver, Place place, std::int64_t step, std::size_t bytes)
-      : giver(&giver), place(place), step(step), gaps_{{0, static_cast<std::int64_t>(bytes)}} {}
+  // `from` and `to`: bytes.
+  Unwritten(Plan& giver, Place place, std::int64_t step, std::size_t from, std::size_t to)
+      : giver(&giver), place(place), step(step), gaps_{{static_cast<std::int64_t>(from), static_cast<std::int64_t>(to)}} {}
 
   Plan* giver;
   Place place;        // of that op
@@ -38,24 +40,35 @@ class Unwritten {
     return known && !gaps_.empty() && gaps_.size() <= kMostPieces;
   }
 
-  // Whether what a tensor shows of it is not finite.
+  // Whether what a tensor shows of it holds NaN or an infinity, among numbers that nobody has meant: where most are of a
+  // usual magnitude, somebody wrote them whom PyTorch does not know, as NumPy does.
   bool is_bad_in(const at::Tensor& t) const {
     const auto format = finite::format_of(t.scalar_type());
     const auto* const memory = static_cast<const char*>(t.storage().data());
     if (!format || memory == nullptr || !t.device().is_cpu() || !Describer::holds(t)) return false;
-    finite::detail::Scan scan;
+    const auto size = static_cast<std::int64_t>(format->bytes);
+    std::int64_t bad = 0, usual = 0, all = 0;
     const bool known = each_piece(t, [&](std::int64_t from, std::int64_t to) {
       for (const auto& [begin, end] : gaps_) {
-        const std::int64_t first = std::max(begin, from), last = std::min(end, to);
-        if (first < last) scan.read(memory + first, static_cast<std::size_t>(last - first) / format->bytes, *format);
+        const std::int64_t last = std::min(end, to);
+        for (std::int64_t at = (std::max(begin, from) + size - 1) / size * size; at + size <= last && all < kMostNumbers; at += size, ++all) {
+          std::uint64_t bits = 0;
+          std::memcpy(&bits, memory + at, static_cast<std::size_t>(size));
+          const std::uint64_t exponent = bits & format->exponent, unit = format->exponent & -format->exponent;
+          const std::uint64_t one = (format->exponent / unit >> 1) * unit;  // exponent of 1
+          bad += exponent == format->exponent;
+          usual += exponent + kUsual * unit >= one && exponent <= one + kUsual * unit && exponent != format->exponent;
+        }
       }
     });
-    return known && scan.bits != 0;
+    return known && bad > 0 && 2 * usual <= all;
   }
 
  private:
   using Piece = std::pair<std::int64_t, std::int64_t>;  // bytes, from and to
-  static constexpr std::size_t kMostPieces = 1024;
+  static constexpr std::size_t kMostPieces = 16;
+  static constexpr std::int64_t kMostNumbers = 1 << 20;
+  static constexpr std::uint64_t kUsual = 20;  // powers of 2 from 1
 
   // Of a tensor, as it lies in its memory. False: they are too many.
   template <typename Take>

@@ -206,10 +206,13 @@ double cancelled_magnitude(const Case& c) {
   const OpSnapshot* maker = maker_of(c, *c.pole);
   const DType dtype = dtype_of(*c.pole, c.names, DType::kF32);
   if (maker == nullptr || !c.names.op(maker->op).has(kSubtracts) || maker->inputs.size() != 2 || !is_floating(dtype)) return 0;
-  double largest = 0;
-  for (const ArgSnapshot& arg : maker->inputs)
-    if (arg.known && arg.stats.counted()) largest = std::max(largest, arg.stats.amax);
-  return -c.pole->stats.min <= kRoundings * std::ldexp(largest, -format_limits(dtype).mantissa_bits) ? largest : 0;
+  double largest = 0, smallest = 0;  // of each number, for it is not known which of them met
+  for (const ArgSnapshot& arg : maker->inputs) {
+    if (!arg.known || !arg.stats.counted() || arg.stats.zero > 0) continue;
+    largest = std::max(largest, arg.stats.amax);
+    smallest = std::max(smallest, arg.stats.amin_nonzero);
+  }
+  return -c.pole->stats.min <= kRoundings * std::ldexp(smallest, -format_limits(dtype).mantissa_bits) ? largest : 0;
 }
 
 // The squares of integers that the argument is made of, by casts and sums: where it is negative they have overflowed.

@@ -73,12 +73,12 @@ bool goes_into_logarithm(const Case& c) {
   return grows && reader != nodes.end() && op_info(reader->op).pole == Pole::kNonPositive;
 }
 
-// exp(x) / exp(x).sum(): what is divided by an infinity alone is finite, and carries nothing on.
+// exp(x) / exp(x).sum(): of two infinities that is NaN, of one it is not.
 bool is_softmax_by_hand(const Case& c) {
   const auto& nodes = c.birth.chain.nodes;
   return c.info->name == "exp" && c.birth.at.phase <= Phase::kLoss &&
          std::any_of(nodes.begin(), nodes.end(), [](const ChainNode& node) {
-           return node.role == "carrier" && node.phase <= Phase::kLoss && op_info(node.op).bound == Bound::kQuotient;
+           return node.role == "carrier" && node.phase <= Phase::kLoss && node.nan > 0 && op_info(node.op).bound == Bound::kQuotient;
          });
 }
 

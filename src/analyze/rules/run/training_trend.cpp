@@ -56,12 +56,13 @@ void TrainingTrend::on_step_end(std::uint32_t step, double loss, double gradient
 }
 
 void TrainingTrend::on_norm(const NormRecord& record) {
-  const bool known = last_nonzero_.contains(record.path);
-  if (record.kind != TensorRole::kBoundaryGradient || (!known && last_nonzero_.size() >= kMaxParameters)) return;
+  const bool known = last_norms_.contains(record.path);
+  if (record.kind != TensorRole::kBoundaryGradient || (!known && last_norms_.size() >= kMaxParameters)) return;
   norm_steps_.insert(record.step);
   if (norm_steps_.size() > kZeroSteps) norm_steps_.erase(norm_steps_.begin());
-  std::uint32_t& last = last_nonzero_[record.path];
-  if (record.norm != 0) last = std::max(last, record.step + 1);
+  LastNorms& last = last_norms_[record.path];
+  last.seen = std::max(last.seen, record.step + 1);
+  if (record.norm != 0) last.nonzero = std::max(last.nonzero, record.step + 1);
 }
 
 // A loss that is large by now may have come to rest there, as with larger rewards; one that still grows has not.
@@ -83,7 +84,8 @@ std::vector<Finding> TrainingTrend::findings() const {
   } else if (grows()) {
     found.push_back(growing());
   }
-  if (zero_steps_ >= kZeroSteps && static_cast<double>(zero_steps_) >= kZeroShare * static_cast<double>(steps_)) {
+  const bool is_learnt = std::fabs(last_loss_) < kLearnt * std::fabs(first_loss_);  // every margin may be met
+  if (!is_learnt && zero_steps_ >= kZeroSteps && static_cast<double>(zero_steps_) >= kZeroShare * static_cast<double>(steps_)) {
     found.push_back(all_zero());
   } else if (auto most = mostly_zero()) {
     found.push_back(std::move(*most));
@@ -97,10 +99,11 @@ Finding TrainingTrend::negative_lr() const {
   f.title = fmt::format("The learning rate is below 0 in {}, first in step {}",
                         count_of(static_cast<std::int64_t>(negative_lr_steps_), "step"), negative_lr_from_);
   f.explanation = fmt::format(
-      "The lowest rate was {}. With a negative rate each update makes the loss larger. The loss was {} at first and {} in step {}; no "
-      "number is bad.",
+      "The lowest rate was {}. With a negative rate an update goes up the gradient. The loss was {} at first and {} in step {}; no number is "
+      "bad.",
       number(lowest_lr_), number(first_loss_), number(last_loss_), last_step_);
   f.advice = {make_advice("mend-schedule")};
+  if (last_loss_ <= first_loss_) f.severity = Severity::kInfo;
   return f;
 }
 
@@ -129,12 +132,16 @@ std::optional<Finding> TrainingTrend::mostly_zero() const {
   const bool of_the_end = norm_steps_.size() >= kZeroSteps && *norm_steps_.rbegin() + std::uint64_t{1} >= last_step_;
   if (!of_the_end || last_loss_ == 0) return std::nullopt;
   std::vector<std::string> zero;
-  for (const auto& [path, last] : last_nonzero_)
-    if (last <= *norm_steps_.begin()) zero.push_back(names_.text(path));
-  if (static_cast<double>(zero.size()) < kZeroParameters * static_cast<double>(last_nonzero_.size())) return std::nullopt;
+  std::size_t all = 0;
+  for (const auto& [path, last] : last_norms_) {
+    if (last.seen <= *norm_steps_.begin()) continue;
+    ++all;
+    if (last.nonzero <= *norm_steps_.begin()) zero.push_back(names_.text(path));
+  }
+  if (static_cast<double>(zero.size()) < kZeroParameters * static_cast<double>(all)) return std::nullopt;
   Finding f = warning(FindingClass::kUpdateLoss, Phase::kBackward, *norm_steps_.begin(), last_step_, norm_steps_.size());
-  f.title = fmt::format("The gradients of {} of {} parameters are exactly 0, in the last {} steps", zero.size(), last_nonzero_.size(),
-                        norm_steps_.size());
+  f.title = fmt::format("The gradients of {} of {} parameters are exactly 0, in the last {} steps", zero.size(), all, norm_steps_.size());
+  f.severity = Severity::kInfo;  // a part that is not used has none either
   f.explanation = fmt::format("Backward gave them nothing else than 0, though the loss is not 0 ({}): {}. {}", number(last_loss_),
                               join(zero, 4, " and "), kNoDerivative);
   f.advice = {make_advice("let-gradients-through")};

@@ -19,6 +19,7 @@ namespace nanhunt::analyze {
 inline constexpr double kStillGrows = 1.5;           // of the loss, over the last kCalmSteps steps
 inline constexpr std::uint64_t kZeroSteps = 16;      // in a row with zero gradients alone, at the end
 inline constexpr double kZeroShare = 0.5;            // of all steps
+inline constexpr double kLearnt = 0.25;              // of the first loss: below that gradients may well be 0
 inline constexpr double kZeroParameters = 0.75;      // share of parameters
 
 class TrainingTrend {
@@ -50,7 +51,10 @@ class TrainingTrend {
   double lowest_lr_ = 0;
   std::uint64_t zero_steps_ = 0;  // in a row with zero gradients alone, up to the last
   std::uint32_t zero_from_ = 0;
-  std::map<StringId, std::uint32_t> last_nonzero_;  // by parameter: one past the last step with a gradient other than 0
+  struct LastNorms {
+    std::uint32_t seen = 0, nonzero = 0;  // one past the last step with a norm, and with one other than 0
+  };
+  std::map<StringId, LastNorms> last_norms_;  // by parameter
   std::set<std::uint32_t> norm_steps_;
 };
 
