@@ -130,8 +130,8 @@ def scheduled(lowest):
     def build():
         torch.manual_seed(0)
         net = nn.Linear(8, 4)
-        opt = torch.optim.SGD(net.parameters(), lr=0.05)
-        schedule = torch.optim.lr_scheduler.LambdaLR(opt, lambda i: max(lowest, 1 - i / 10))
+        opt = torch.optim.SGD(net.parameters(), lr=1.0)
+        schedule = torch.optim.lr_scheduler.LambdaLR(opt, lambda i: max(lowest, 1 - i / 5))
 
         def step(i):
             x = torch.randn(16, 8)
@@ -149,6 +149,6 @@ def scheduled(lowest):
 def test_a_learning_rate_below_0_is_a_warning_though_nothing_overflows(level, tmp_path):
     said = told(scheduled(-10), tmp_path, level, steps=16)
     assert said.status == "warning", said.show()
-    assert said.first["title"] == "The learning rate is below 0 in 5 steps, first in step 11", said.show()
+    assert said.first["title"] == "The learning rate is below 0 in 10 steps, first in step 6", said.show()
     assert said.first["advice"][0]["id"] == "mend-schedule", said.show()
     assert_silent(scheduled(0), tmp_path, level, steps=16)

@@ -394,3 +394,48 @@ def test_the_calls_before_a_first_backward_are_part_of_its_step_where_its_loss_i
 @pytest.mark.parametrize("level", LEVELS)
 def test_gradients_that_are_only_looked_at_are_no_fault(level, tmp_path):
     assert_silent(asks_for_gradients(updates=False), tmp_path, level, steps=6)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_gradients_that_a_program_asks_for_in_two_ways_train_nothing(level, tmp_path):
+    def build():
+        torch.manual_seed(0)
+        net = Net()
+
+        def step(i):
+            x, y = data()
+            loss = F.cross_entropy(net(x), y)
+            try:
+                torch.autograd.grad(loss, [*net.parameters(), torch.zeros(1, requires_grad=True)])
+            except RuntimeError:  # one of them has no part in it
+                torch.autograd.grad(F.cross_entropy(net(x), y), dict(net.named_parameters()).values())
+
+        return step, net
+
+    assert_silent(build, tmp_path, level, steps=12)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_losses_that_a_dictionary_holds_are_seen(level, tmp_path):
+    def build(bad):
+        def of():
+            torch.manual_seed(0)
+            net = Net()
+            opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+
+            def step(i):
+                x, y = data()
+                losses = {"one": F.cross_entropy(net(x), y), "two": net(x).square().mean()}
+                if bad and i == 4:
+                    losses["two"] = (losses["two"] * 0).log()
+                opt.zero_grad()
+                torch.autograd.backward(losses.values())
+                opt.step()
+
+            return step, net, opt
+
+        return of
+
+    said = told(build(True), tmp_path / "bad", level, steps=6)
+    assert said.what[1] == "aten::log" and said.first["step"] == 4, said.show()
+    assert_silent(build(False), tmp_path / "twin", level, steps=6)

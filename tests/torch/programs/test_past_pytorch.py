@@ -180,3 +180,78 @@ def test_memory_of_which_a_part_was_written_is_named_where_the_rest_is_read(leve
     assert [a["id"] for a in said.first["advice"]] == ["write-before-read"], said.show()
     assert_silent(replayed(0), tmp_path, level, steps=12)
     assert_silent(replayed(20, by="columns"), tmp_path, level, steps=12)
+
+
+def filled_by_numpy(bad):
+    """A half of what a model is given is written by NumPy, with one number that is missing in step 5."""
+
+    def build():
+        torch.manual_seed(0)
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+
+        def step(i):
+            x, y = data(8)
+            given = torch.empty(8, 6)
+            given[:, :3] = x[:, :3]
+            given.numpy()[:, 3:] = x[:, 3:].numpy()
+            if bad and i == 5:
+                given.numpy()[5, 4] = math.nan
+            opt.zero_grad()
+            F.cross_entropy(net(given), y).backward()
+            opt.step()
+
+        return step, net, opt
+
+    return build
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_missing_number_that_numpy_writes_into_new_memory_is_one_of_the_data(level, tmp_path):
+    said = told(filled_by_numpy(True), tmp_path, level, steps=8)
+    assert said.what[0] == "bad_input" and said.first["step"] == 5, said.show()
+    assert_silent(filled_by_numpy(False), tmp_path, level, steps=8)
+
+
+def halves(x):
+    """Two results of one operation are the two halves of one memory."""
+    ends = torch.empty(2, len(x))
+    torch.aminmax(x.detach(), dim=1, out=(ends[0], ends[1]))
+    return ends[1] - ends[0]
+
+
+def grown(x):
+    """Memory with contents is made larger."""
+    kept = torch.log(x.detach().abs().sum(1))
+    kept.resize_(2 * len(x))
+    kept[len(x) :] = 0
+    return kept[: len(x)]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    ("made", "ops"), [(halves, ("aten::fill_", "aten::copy_", "aten::sub")), (grown, ("aten::log",))]
+)
+def test_memory_that_was_written_in_two_ways_is_not_called_unwritten(made, ops, level, tmp_path):
+    def build(bad):
+        def of():
+            torch.manual_seed(0)
+            net = Net()
+            opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+
+            def step(i):
+                x, y = data(8)
+                if bad and i == 5:
+                    x[2] = math.inf if made is halves else 0.0
+                opt.zero_grad()
+                (F.cross_entropy(net(x.clamp(-3, 3)), y) * made(x).mean()).backward()
+                opt.step()
+
+            return step, net, opt
+
+        return of
+
+    said = told(build(True), tmp_path / "bad", level, steps=8)
+    assert said.status == "fault" and said.what[0] != "uninitialised", said.show()
+    assert said.what[1] in ops, said.show()
+    assert_silent(build(False), tmp_path / "twin", level, steps=8)
