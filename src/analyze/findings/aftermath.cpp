@@ -89,6 +89,14 @@ void join(Finding& lead, const Finding& f, const StepSet& bad) {
   }
 }
 
+void keep_others(std::vector<Finding>& findings, const std::vector<bool>& joined) {
+  std::vector<Finding> kept;
+  for (std::size_t i = 0; i < findings.size(); ++i) {
+    if (!joined[i]) kept.push_back(std::move(findings[i]));
+  }
+  findings = std::move(kept);
+}
+
 // What another rank gave was bad, and nobody knows where it became so.
 bool came_from_elsewhere(const Finding& f) {
   return f.cls == FindingClass::kComm && f.severity == Severity::kFault && !f.advice.empty() &&
@@ -98,17 +106,20 @@ bool came_from_elsewhere(const Finding& f) {
 }  // namespace
 
 void join_handed_on(std::vector<Finding>& findings) {
-  for (Finding& f : findings) {
+  std::vector<bool> joined(findings.size());
+  for (std::size_t i = 0; i < findings.size(); ++i) {
+    const Finding& f = findings[i];
+    if (!came_from_elsewhere(f)) continue;
     const auto lead = std::find_if(findings.begin(), findings.end(), [&](const Finding& one) {
       const bool there = std::find(f.ranks.begin(), f.ranks.end(), one.rank) == f.ranks.end();
-      return there && came_from_elsewhere(f) && leaves_behind(one) && began(one) < began(f) && began(f) <= one.bad_steps.last + 1;
+      return there && leaves_behind(one) && began(one) < began(f) && began(f) <= one.bad_steps.last + 1;
     });
     if (lead == findings.end()) continue;
     lead->evidence.push_back(fmt::format("The bad numbers it left reached {} through {} in step {}.", ranks_text(f.ranks),
                                          f.place.op.value_or("a call"), began(f)));
-    f.title.clear();  // it goes
+    joined[i] = true;
   }
-  std::erase_if(findings, [](const Finding& f) { return f.title.empty(); });
+  keep_others(findings, joined);
 }
 
 void join_aftermath(std::vector<Finding>& findings, const StepSet& bad) {
@@ -124,11 +135,7 @@ void join_aftermath(std::vector<Finding>& findings, const StepSet& bad) {
     join(findings[*lead], f, bad);
     joined[order[at]] = true;
   }
-  std::vector<Finding> kept;
-  for (std::size_t i = 0; i < findings.size(); ++i) {
-    if (!joined[i]) kept.push_back(std::move(findings[i]));
-  }
-  findings = std::move(kept);
+  keep_others(findings, joined);
 }
 
 }  // namespace nanhunt::analyze

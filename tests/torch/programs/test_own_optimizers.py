@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from own_programs import LEVELS, Net, assert_silent, data, told
+from own_programs import LEVELS, Net, assert_silent, data, loop, told
 from torch import nn
 from torch.nn import functional as F
 
@@ -418,23 +418,16 @@ def test_gradients_that_a_program_asks_for_in_two_ways_train_nothing(level, tmp_
 @pytest.mark.parametrize("level", LEVELS)
 def test_losses_that_a_dictionary_holds_are_seen(level, tmp_path):
     def build(bad):
-        def of():
-            torch.manual_seed(0)
-            net = Net()
-            opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+        def step(i, net, opt):
+            x, y = data()
+            losses = {"one": F.cross_entropy(net(x), y), "two": net(x).square().mean()}
+            if bad and i == 4:
+                losses["two"] = (losses["two"] * 0).log()
+            opt.zero_grad()
+            torch.autograd.backward(losses.values())
+            opt.step()
 
-            def step(i):
-                x, y = data()
-                losses = {"one": F.cross_entropy(net(x), y), "two": net(x).square().mean()}
-                if bad and i == 4:
-                    losses["two"] = (losses["two"] * 0).log()
-                opt.zero_grad()
-                torch.autograd.backward(losses.values())
-                opt.step()
-
-            return step, net, opt
-
-        return of
+        return loop(step)
 
     said = told(build(True), tmp_path / "bad", level, steps=6)
     assert said.what[1] == "aten::log" and said.first["step"] == 4, said.show()

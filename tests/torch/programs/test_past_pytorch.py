@@ -9,7 +9,7 @@ import struct
 
 import pytest
 import torch
-from own_programs import LEVELS, Net, Told, assert_silent, classifier, data, told
+from own_programs import LEVELS, Net, Told, assert_silent, classifier, data, loop, told
 from step_runs import watched
 from torch import nn
 from torch.nn import functional as F
@@ -185,25 +185,18 @@ def test_memory_of_which_a_part_was_written_is_named_where_the_rest_is_read(leve
 def filled_by_numpy(bad):
     """A half of what a model is given is written by NumPy, with one number that is missing in step 5."""
 
-    def build():
-        torch.manual_seed(0)
-        net = Net()
-        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+    def step(i, net, opt):
+        x, y = data(8)
+        given = torch.empty(8, 6)
+        given[:, :3] = x[:, :3]
+        given.numpy()[:, 3:] = x[:, 3:].numpy()
+        if bad and i == 5:
+            given.numpy()[5, 4] = math.nan
+        opt.zero_grad()
+        F.cross_entropy(net(given), y).backward()
+        opt.step()
 
-        def step(i):
-            x, y = data(8)
-            given = torch.empty(8, 6)
-            given[:, :3] = x[:, :3]
-            given.numpy()[:, 3:] = x[:, 3:].numpy()
-            if bad and i == 5:
-                given.numpy()[5, 4] = math.nan
-            opt.zero_grad()
-            F.cross_entropy(net(given), y).backward()
-            opt.step()
-
-        return step, net, opt
-
-    return build
+    return loop(step)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -234,22 +227,15 @@ def grown(x):
 )
 def test_memory_that_was_written_in_two_ways_is_not_called_unwritten(made, ops, level, tmp_path):
     def build(bad):
-        def of():
-            torch.manual_seed(0)
-            net = Net()
-            opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+        def step(i, net, opt):
+            x, y = data(8)
+            if bad and i == 5:
+                x[2] = math.inf if made is halves else 0.0
+            opt.zero_grad()
+            (F.cross_entropy(net(x.clamp(-3, 3)), y) * made(x).mean()).backward()
+            opt.step()
 
-            def step(i):
-                x, y = data(8)
-                if bad and i == 5:
-                    x[2] = math.inf if made is halves else 0.0
-                opt.zero_grad()
-                (F.cross_entropy(net(x.clamp(-3, 3)), y) * made(x).mean()).backward()
-                opt.step()
-
-            return step, net, opt
-
-        return of
+        return loop(step)
 
     said = told(build(True), tmp_path / "bad", level, steps=8)
     assert said.status == "fault" and said.what[0] != "uninitialised", said.show()

@@ -324,24 +324,17 @@ def test_a_validation_that_is_bad_again_is_no_second_fault(level, tmp_path):
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_validation_after_the_last_step_adds_no_bad_step(level, tmp_path):
-    def build():
-        torch.manual_seed(0)
-        net = Net()
-        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+    def step(i, net, opt):
+        x, y = data()
+        loss = F.cross_entropy(net(x), y)
+        opt.zero_grad()
+        (loss / torch.zeros(()) if i == 4 else loss).backward()
+        opt.step()
+        if i % 4 == 3:
+            with torch.no_grad():
+                F.cross_entropy(net(data()[0]), y).item()
 
-        def step(i):
-            x, y = data()
-            loss = F.cross_entropy(net(x), y)
-            opt.zero_grad()
-            (loss / torch.zeros(()) if i == 4 else loss).backward()
-            opt.step()
-            if i % 4 == 3:
-                with torch.no_grad():
-                    F.cross_entropy(net(data()[0]), y).item()
-
-        return step, net, opt
-
-    said = told(build, tmp_path, level, steps=8)
+    said = told(loop(step), tmp_path, level, steps=8)
     steps = said.first["bad_steps"]
     assert said.what[1] == "aten::div" and len(said.loud) == 1, said.show()
     assert (steps["first_step"], steps["last_step"], steps["count"]) == (4, 7, 4), steps

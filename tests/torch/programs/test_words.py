@@ -9,7 +9,7 @@ import subprocess
 import pytest
 import torch
 from hunting import cli
-from own_programs import LEVELS, Net, Told, assert_silent, classifier, data, told
+from own_programs import LEVELS, Net, Told, assert_silent, classifier, data, loop, told
 from own_scalers import Own, own
 from torch import nn
 from torch.nn import functional as F
@@ -499,21 +499,14 @@ def test_a_module_whose_class_calls_its_forward_past_pytorch_is_named(level, tmp
 def measured(of):
     """`of(wave, loud)` is added to what a model is given; in step 3 the wave is loud."""
 
-    def build():
-        torch.manual_seed(0)
-        net = Net()
-        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+    def step(i, net, opt):
+        x, y = data()
+        wave = torch.full((6,), 190.0 if i == 3 else 1.0)
+        opt.zero_grad()
+        F.cross_entropy(net(x + of(wave, i == 3)), y).backward()
+        opt.step()
 
-        def step(i):
-            x, y = data()
-            wave = torch.full((6,), 190.0 if i == 3 else 1.0)
-            opt.zero_grad()
-            F.cross_entropy(net(x + of(wave, i == 3)), y).backward()
-            opt.step()
-
-        return step, net, opt
-
-    return build
+    return loop(step)
 
 
 def whole(cast):
@@ -553,22 +546,15 @@ def shared_root(x):
 def called(bad):
     """A helper that two lines call: what one of them gives it is 0 in step 3, where its derivative is infinite."""
 
-    def build():
-        torch.manual_seed(0)
-        net = Net()
-        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+    def step(i, net, opt):
+        out = net(data()[0])
+        opt.zero_grad()
+        length = shared_root(out.square().mean())
+        other = shared_root(out.mean().square() * (0.0 if bad and i == 3 else 1.0))
+        (length + other).backward()
+        opt.step()
 
-        def step(i):
-            out = net(data()[0])
-            opt.zero_grad()
-            length = shared_root(out.square().mean())
-            other = shared_root(out.mean().square() * (0.0 if bad and i == 3 else 1.0))
-            (length + other).backward()
-            opt.step()
-
-        return step, net, opt
-
-    return build
+    return loop(step)
 
 
 @pytest.mark.parametrize("level", LEVELS)

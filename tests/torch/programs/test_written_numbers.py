@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from own_programs import LEVELS, assert_silent, classifier, data, told
+from own_programs import LEVELS, assert_silent, classifier, data, loop, told
 from torch.nn import functional as F
 
 HERE = Path(__file__).name
@@ -91,26 +91,19 @@ def test_what_is_written_after_the_last_step_is_a_bad_parameter_though_no_operat
 def smoothed(kept):
     """Classes that do not exist are masked; from step 4 on the loss is smoothed over `kept` of all 8."""
 
-    def build():
-        torch.manual_seed(0)
-        net = torch.nn.Linear(6, 8)
-        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    def step(i, net, opt):
+        x, y = data()
+        scores = net(x)
+        scores[:, 5:] = -math.inf
+        logs = F.log_softmax(scores, -1)
+        loss = F.nll_loss(logs, y)
+        if i >= 4:
+            loss = 0.9 * loss - 0.1 * logs[:, :kept].mean(-1).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
 
-        def step(i):
-            x, y = data()
-            scores = net(x)
-            scores[:, 5:] = -math.inf
-            logs = F.log_softmax(scores, -1)
-            loss = F.nll_loss(logs, y)
-            if i >= 4:
-                loss = 0.9 * loss - 0.1 * logs[:, :kept].mean(-1).mean()
-            opt.zero_grad()
-            loss.backward()
-            opt.step()
-
-        return step, net, opt
-
-    return build
+    return loop(step, model=lambda: torch.nn.Linear(6, 8), lr=0.1)
 
 
 @pytest.mark.parametrize("level", LEVELS)

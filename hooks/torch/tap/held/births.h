@@ -26,6 +26,12 @@ class Births {
     Identity* identity = quad.identity;
     bool written = false, had_looked = false;
     std::uint8_t had = 0;
+
+    // What of it is not finite; 0: nothing is, or it cannot be looked at.
+    std::uint8_t bits() const {
+      if (identity->is_finite() || !Describer::holds(*tensor)) return 0;
+      return finite::bits_of(*tensor).value_or(0);
+    }
   };
 
   // Of contents that an op is about to write over; they are gone then.

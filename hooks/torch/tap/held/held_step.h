@@ -171,10 +171,7 @@ class HeldStep {
   }
   // An op made something bad of a table that was finite: whether it still is, or was written past PyTorch.
   void look_at_tables(const Plan& plan, const Given& given, const Made& made) {
-    const auto is_good = [](const Births::Made& one) {
-      return one.identity->is_finite() || !Describer::holds(*one.tensor) || finite::bits_of(*one.tensor).value_or(0) == 0;
-    };
-    if (ring.keeps() || std::all_of(made.begin(), made.end(), is_good)) return;
+    if (ring.keeps() || std::all_of(made.begin(), made.end(), [](const Births::Made& one) { return one.bits() == 0; })) return;
     std::vector<at::Tensor> found;
     Births::changed(plan, given.args, made, describer_.identities, {}, found);
     for (const at::Tensor& one : found)

@@ -29,7 +29,7 @@ class LeftBad {
     std::uint8_t bad = 0;
     found_.clear();
     for (const Births::Made& one : made) {
-      const std::uint8_t bits = bits_of(one);
+      const std::uint8_t bits = one.bits();
       if (bits != 0) found_.push_back(&one);
       bad |= bits;
     }
@@ -82,12 +82,6 @@ class LeftBad {
     at::ScalarType type;
     bool computed;  // else the program wrote an infinity, a mask, say; or it came from outside
   };
-
-  static std::uint8_t bits_of(const Births::Made& one) {
-    if (one.identity->is_finite()) return 0;
-    const at::Tensor& t = *one.tensor;
-    return t.device().is_cpu() && Describer::holds(t) ? finite::bits_of(t).value_or(0) : 0;
-  }
 
   // An infinity of what was finite, or of such an infinity; a NaN but one that came from outside.
   bool is_computed(const Plan& plan, const std::vector<c10::IValue>& args, const std::vector<double>& numbers,

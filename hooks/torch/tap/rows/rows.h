@@ -381,9 +381,7 @@ class Rows {
   void report_unwritten(Given& given, std::size_t inputs) {
     Identity& identity = *describer_identity(given.gaps);
     const std::shared_ptr<Unwritten> gaps = identity.gaps;
-    const bool bad = std::any_of(made_.begin(), made_.end(), [](const Births::Made& one) {
-      return Describer::holds(*one.tensor) && finite::bits_of(*one.tensor).value_or(0) != 0;
-    });
+    const bool bad = std::any_of(made_.begin(), made_.end(), [](const Births::Made& one) { return one.bits() != 0; });
     if (gaps == nullptr || !bad || (identity.is_unwritten() && gaps->step == state_->step) || !gaps->is_bad_in(given.gaps))
       return;
     const std::int64_t read = identity.word;
