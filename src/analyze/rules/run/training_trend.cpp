@@ -39,6 +39,7 @@ void TrainingTrend::on_step_end(std::uint32_t step, double loss, double gradient
   }
   if (steps_ == 0) first_loss_ = loss;
   if (steps_ < kCalmSteps) calm_loss_ = std::max(calm_loss_, std::fabs(loss));
+  if (loss <= calm_loss_) calm_until_ = step;
   last_[steps_ % last_.size()] = loss;
   ++steps_;
   last_step_ = step;
@@ -108,10 +109,10 @@ Finding TrainingTrend::negative_lr() const {
 }
 
 Finding TrainingTrend::growing() const {
-  Finding f = warning(FindingClass::kExploding, Phase::kLoss, last_step_, last_step_, 1);
+  Finding f = warning(FindingClass::kExploding, Phase::kLoss, calm_until_ + 1, last_step_, last_step_ - calm_until_);
   f.title = fmt::format("Training diverges: the loss has grown from {} to {}", number(first_loss_), number(last_loss_));
   f.explanation = fmt::format(
-      "In the first {} steps its magnitude was {} at most, and at the end it still grows. No number is bad yet: the updates do not make "
+      "In the first {} steps the loss was {} at most, and at the end it still grows. No number is bad yet: the updates do not make "
       "the loss smaller.",
       kCalmSteps, number(calm_loss_));
   f.advice = {make_advice("lower-lr"), make_advice("check-update"), make_advice("clip-gradients")};

@@ -42,7 +42,8 @@ class TrainingTrend {
 
   const Names& names_;
   std::uint64_t steps_ = 0;
-  double calm_loss_ = 0;  // largest magnitude of the first kCalmSteps losses
+  double calm_loss_ = 0;          // largest magnitude of the first kCalmSteps losses
+  std::uint32_t calm_until_ = 0;  // the last step whose loss was no larger
   std::array<double, 2 * kCalmSteps> last_{};  // losses, as a ring
   std::uint32_t last_step_ = 0;
   double first_loss_ = 0, last_loss_ = 0;
