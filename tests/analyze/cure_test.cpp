@@ -270,6 +270,35 @@ TEST(Cures, of_a_division_that_is_the_derivative_of_log_speak_of_log) {
   EXPECT_EQ(advice_of(own), "guard-denominator ");
 }
 
+// A division of backward by what a log was given, whose results another op of forward read. `on`: the arguments that it
+// has beside them.
+Finding derivative_behind(const std::string& reader, const std::vector<std::string>& on = {}, const Numbers& made = finite()) {
+  TraceBuilder t;
+  const Handle x = t.in("<loss>", Phase::kLoss).called_from("m.py:22").op("relu", {{"self", t.value(finite())}}, finite().range(0, 1).zeros(2));
+  const Handle y = t.called_from("m.py:23").op("log", {{"self", x}}, finite().range(-9, 0));
+  const Handle mask = t.value(finite().range(0, 1).smallest_of(1).zeros(2));
+  std::vector<In> inputs{{"self", t.called_from("m.py:24").op("neg", {{"self", y}}, finite().range(0, 9))}};
+  for (const std::string& slot : on) inputs.push_back({slot, mask});
+  t.called_from("m.py:25").op(reader, inputs, made);
+  const Handle d = t.in("<loss>", Phase::kBackward).called_from("m.py:23").op("div", {{"self", t.value(finite().zeros(2))}, {"other", x}}, finite().nan(2));
+  t.mark(TensorRole::kBoundaryGradient, "fc.weight", d);
+  t.end_step();
+  return analysis_of(t).findings.at(0);
+}
+
+TEST(Cures, of_an_op_whose_results_are_dropped_later_are_to_select_what_it_is_given) {
+  const Finding f = derivative_behind("where", {"other"});
+  EXPECT_EQ(advice_of(f), "select-argument clamp-input ");
+  EXPECT_TRUE(says(f, "Forward does not use this element, for where at m.py:25 drops it.")) << text_of(f);
+  EXPECT_EQ(advice_of(derivative_behind("mul", {"other"})), "select-argument clamp-input ");
+  EXPECT_EQ(advice_of(derivative_behind("nan_to_num")), "select-argument clamp-input ");
+  EXPECT_EQ(advice_of(derivative_behind("clamp")), "select-first clamp-input ");
+  EXPECT_EQ(advice_of(derivative_behind("index_select", {}, finite().shape({4}))), "select-first clamp-input ");
+  EXPECT_EQ(advice_of(derivative_behind("sum")), "clamp-input ");
+  EXPECT_EQ(advice_of(derivative_behind("mul")), "clamp-input ");
+  EXPECT_EQ(advice_of(derivative_behind("cat")), "clamp-input ");
+}
+
 // 5e20 / divisor passes fp32.
 Finding quotient(double numerator, double divisor) {
   TraceBuilder t;

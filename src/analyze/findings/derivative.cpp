@@ -6,7 +6,6 @@
 #include "src/analyze/wording/text.h"
 #include "src/analyze/graph/swallow.h"
 #include "src/analyze/graph/value_graph.h"
-#include "src/analyze/rules/rule.h"
 
 namespace nanhunt::analyze {
 
@@ -34,6 +33,44 @@ std::string set_up_text(const Case& backward, const Birth& hidden) {
   return fmt::format("The {} set it up: {}{} of the same argument, and {} hid it.", phase_name(hidden.at.phase),
                      made_text(make_case(hidden, backward.names, {})), site.empty() ? "" : " at " + site,
                      place_text(hidden.swallow->at, backward.names));
+}
+
+namespace {
+
+struct Selection {
+  StringId op = 0, call_site = 0;
+  bool there = false;
+};
+
+Selection selection_of(const Case& c) {
+  const Birth& birth = c.birth;
+  if (birth.at.phase == Phase::kBackward) {
+    const std::optional<OpSnapshot>& by = c.context->selected_by;
+    const bool met_zero = c.output->stats.nan > 0 || birth.first_nan;  // 0 / 0, or Inf that was multiplied by 0
+    return by && met_zero ? Selection{by->op, by->call_site, true} : Selection{};
+  }
+  if (birth.events.empty() || !birth.dropped_at) return {};
+  const std::uint32_t step = birth.events.first();
+  const bool loss_bad = birth.first_bad_loss && *birth.first_bad_loss <= step;
+  return birth.dropped_at->step == step && !loss_bad ? Selection{birth.dropped_at->op, 0, true} : Selection{};
+}
+
+}  // namespace
+
+void add_selection(Diagnosis& d, FindingClass cls, const Case& c) {
+  const bool of_numbers = cls == FindingClass::kDivideByZero || cls == FindingClass::kInvalid || cls == FindingClass::kOverflow;
+  if (!c.is_op() || !of_numbers) return;
+  const Selection selection = selection_of(c);
+  if (!selection.there) return;
+  const std::string& site = c.text(selection.call_site);
+  const std::string by = c.text(selection.op) + (site.empty() || selection.call_site == c.birth.call_site ? "" : " at " + site);
+  d.explanation += fmt::format(
+      " Forward does not use this element, for {} drops it. Its derivative is computed all the same: 0 times infinity, or 0/0.", by);
+  // A constant beside the divisor leaves what else has no derivative at 0, such as the root that made it.
+  std::erase(d.advice, "guard-denominator");
+  const OpInfo& info = c.names.op(selection.op);
+  const bool takes_some = (info.has(kReplaces) && info.name != "nan_to_num") || (info.has(kSelects) && !info.has(kMasks));
+  d.advice.insert(d.advice.begin(), takes_some ? "select-first" : "select-argument");
 }
 
 }  // namespace nanhunt::analyze

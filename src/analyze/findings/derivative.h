@@ -5,6 +5,7 @@
 #include <string>
 
 #include "src/analyze/graph/case.h"
+#include "src/analyze/rules/rule.h"
 
 namespace nanhunt::analyze {
 
@@ -17,5 +18,9 @@ bool is_derivative_of(const Case& backward, const Case& forward);
 const Birth* set_up_by(const Case& backward, const ValueGraph& graph);
 // What such an op made, and what hid it.
 std::string set_up_text(const Case& backward, const Birth& hidden);
+
+// Says of an op whose results a selection dropped, so that its derivative met a gradient of 0, that what it is given is to
+// be selected as well.
+void add_selection(Diagnosis& d, FindingClass cls, const Case& c);
 
 }  // namespace nanhunt::analyze

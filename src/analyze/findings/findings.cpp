@@ -70,6 +70,7 @@ Diagnosed diagnose_birth(const Birth& birth, Names& names, const FaultContext& c
     found.proved = apply_probes(found.c, it->second, found.cls, found.diagnosis);
     found.probes = &it->second;
   }
+  add_selection(found.diagnosis, found.cls, found.c);
   return found;
 }
 

@@ -13,7 +13,8 @@ namespace {
 
 // They suppose what the numbers do not show: a count, a mask, a constant, a softmax, a sigmoid, exponentials before the op.
 constexpr std::string_view kOfARule[] = {"clamp-count", "finite-log-zero",    "finite-mask", "log-softmax",
-                                          "raise-eps",   "stay-in-logarithms", "with-logits"};
+                                          "raise-eps",   "select-argument",    "select-first", "stay-in-logarithms",
+                                          "with-logits"};
 
 struct Trial {
   std::string_view id, what;

@@ -69,6 +69,7 @@ struct OriginContext {
   // Of backward: the forward op of the same line whose derivative this is a part of. It divides by what log was given,
   // or by what sqrt gave.
   std::optional<OpSnapshot> derivative_of;
+  std::optional<OpSnapshot> selected_by;  // of backward: what selected among the results of that forward op
   std::optional<ArgSnapshot> ignored_labels;  // of the loss that is divided: there is no other label
 };
 

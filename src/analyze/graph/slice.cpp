@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <span>
 
 namespace nanhunt::analyze {
 namespace {
@@ -130,6 +131,138 @@ std::optional<OpSnapshot> derived_of(const OriginContext& context, const OpInfo&
   return found == nullptr ? std::nullopt : std::optional(snapshot(*found, values, ring));
 }
 
+constexpr std::size_t kMostFollowed = 64;  // values
+
+bool holds(std::span<const ValueId> values, ValueId id) { return std::ranges::find(values, id) != values.end(); }
+
+// Past a first op, in the order in which they ran: whatever is computed of its results, until something selects.
+class Selection {
+ public:
+  Selection(Names& names, ValueTable& values, const OpRing& ring) : names_(names), values_(values), ring_(ring) {}
+
+  void follow(const RecentOp& op) {
+    for (std::uint32_t i = 0; i < op.outputs && shown_.size() < kMostFollowed; ++i) shown_.push_back(ring_.output(op, i).value);
+  }
+
+  bool reads(const RecentOp& op, std::span<const ValueId> any) const {
+    for (std::uint32_t i = 0; i < op.inputs; ++i) {
+      const OpArg& arg = ring_.input(op, i);
+      if (arg.role != ArgRole::kMask && arg.role != ArgRole::kIndex && holds(any, arg.value)) return true;
+    }
+    return false;
+  }
+
+  bool selects(const RecentOp& op) const {
+    const OpInfo& info = names_.op(op.op);
+    if (info.has(kMasks) || info.has(kReplaces)) return true;
+    if (info.has(kSelects)) return has_index(op) || drops(op);
+    return info.has(kElementwise) && info.bound == Bound::kProduct && has_mask_beside(op);
+  }
+
+  // Whether what it gives is still that of one element.
+  bool hands_on(const RecentOp& op) const {
+    const OpInfo& info = names_.op(op.op);
+    return info.has(kElementwise) || (info.has(kKeepsMask) && info.bound == Bound::kCopy);
+  }
+
+  std::span<const ValueId> shown() const { return shown_; }
+
+ private:
+  // Of a damaged trace it may be any number.
+  double numel_of(ValueId id) const {
+    const Value* value = values_.find(id);
+    const LayoutRecord* layout = value == nullptr ? nullptr : names_.layout(value->layout);
+    double numel = layout == nullptr ? -1 : 1;
+    for (std::size_t i = 0; layout != nullptr && i < layout->sizes.size(); ++i) numel *= static_cast<double>(layout->sizes[i]);
+    return numel;
+  }
+
+  bool has_index(const RecentOp& op) const {
+    for (std::uint32_t i = 0; i < op.inputs; ++i)
+      if (ring_.input(op, i).role == ArgRole::kIndex || ring_.input(op, i).role == ArgRole::kMask) return true;
+    return false;
+  }
+
+  bool drops(const RecentOp& op) const {
+    if (op.outputs == 0) return false;
+    const double left = numel_of(ring_.output(op, 0).value);
+    for (std::uint32_t i = 0; i < op.inputs; ++i) {
+      const OpArg& arg = ring_.input(op, i);
+      if (holds(shown_, arg.value) && left >= 0 && left < numel_of(arg.value)) return true;
+    }
+    return false;
+  }
+
+  bool has_mask_beside(const RecentOp& op) const {
+    for (std::uint32_t i = 0; i < op.inputs; ++i) {
+      const OpArg& arg = ring_.input(op, i);
+      const Value* value = holds(shown_, arg.value) ? nullptr : values_.find(arg.value);
+      if (value == nullptr) continue;
+      const LayoutRecord* layout = names_.layout(value->layout);
+      if ((layout != nullptr && layout->dtype == DType::kBool) || (value->has_stats && value->stats.is_mask())) return true;
+    }
+    return false;
+  }
+
+  Names& names_;
+  ValueTable& values_;
+  const OpRing& ring_;
+  std::vector<ValueId> shown_;
+};
+
+bool makes(const RecentOp& op, std::span<const ValueId> any, const OpRing& ring) {
+  for (std::uint32_t i = 0; i < op.outputs; ++i)
+    if (holds(any, ring.output(op, i).value)) return true;
+  return false;
+}
+
+// The first op of the origin's step that can be found.
+std::uint64_t first_of_step(const OpSnapshot& origin, const OpRing& ring) {
+  std::uint64_t first = origin.seq;
+  for (std::uint64_t back = 1; back <= OpRing::kOps && back <= origin.seq; ++back) {
+    const RecentOp* op = ring.find(origin.seq - back);
+    if (op == nullptr || op->step != origin.step) break;
+    first = op->seq;
+  }
+  return first;
+}
+
+// The first op that selected among the results of an op of forward, or of what was computed of them element by element:
+// where(ok, log(x), 0). What is not taken has a gradient of 0, which the op's derivative is multiplied by all the same.
+// `origin` is of backward and made of that op's derivative: its forward op is `derived`, where it is known, else one of
+// the same line that took or made a value in `saved`.
+const RecentOp* find_selection(const OpSnapshot& origin, const OpSnapshot* derived, std::span<const ValueId> saved,
+                               Names& names, ValueTable& values, const OpRing& ring) {
+  Selection search(names, values, ring);
+  for (std::uint64_t seq = derived != nullptr ? derived->seq : first_of_step(origin, ring); seq < origin.seq; ++seq) {
+    const RecentOp* op = ring.find(seq);
+    if (op == nullptr || op->phase == Phase::kBackward) continue;
+    const bool is_first = derived != nullptr
+                              ? seq == derived->seq
+                              : op->call_site == origin.call_site && (search.reads(*op, saved) || makes(*op, saved, ring));
+    if (is_first) {
+      search.follow(*op);
+    } else if (search.reads(*op, search.shown())) {
+      if (search.selects(*op)) return op;
+      if (search.hands_on(*op)) search.follow(*op);
+    }
+  }
+  return nullptr;
+}
+
+// What selected among the results of the forward op whose derivative this op of backward is a part of.
+std::optional<OpSnapshot> selected_by(const OriginContext& context, const OpInfo& info, Names& names, ValueTable& values,
+                                      const OpRing& ring) {
+  const OpSnapshot& origin = context.op;
+  const auto pole = std::find_if(origin.inputs.begin(), origin.inputs.end(),
+                                 [&](const ArgSnapshot& arg) { return is_pole_slot(info, names.text(arg.slot)); });
+  if (pole == origin.inputs.end() || origin.call_site == 0) return std::nullopt;
+  const std::vector<ValueId> saved = saved_for(pole->value, origin.call_site, values, ring);
+  const RecentOp* op =
+      find_selection(origin, context.derivative_of ? &*context.derivative_of : nullptr, saved, names, values, ring);
+  return op == nullptr ? std::nullopt : std::optional(snapshot(*op, values, ring));
+}
+
 // The labels of a loss that was added up and is divided now, where each of them is ignored.
 std::optional<ArgSnapshot> ignored_labels(const OriginContext& context, Names& names, ValueTable& values,
                                           const OpRing& ring) {
@@ -243,6 +376,7 @@ std::unique_ptr<OriginContext> capture(const OpInView& op, Names& names, ValueTa
   if (origin.phase == Phase::kBackward) {
     trace_pole(*context, *op.info, names, values, ring);
     context->derivative_of = derived_of(*context, *op.info, names, values, ring);
+    context->selected_by = selected_by(*context, *op.info, names, values, ring);
   } else if (op.info->bound == Bound::kQuotient) {
     context->ignored_labels = ignored_labels(*context, names, values, ring);
   } else if (op.info->has(kWritesConstant)) {

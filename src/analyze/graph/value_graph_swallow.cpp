@@ -17,17 +17,12 @@ bool is_constant(const ValueStats& s) {
   return s.zero == s.numel || (s.numel > 1 && s.min == s.max);
 }
 
-// Numbers of which some are 0 and all others 1.
-bool is_mask(const ValueStats& s) {
-  return s.counted() && s.nonfinite() == 0 && s.zero > 0 && s.zero < s.numel && s.min == 0 && s.max == 1 &&
-         s.amin_nonzero == 1;
-}
-bool is_mask(const Value* value) { return value != nullptr && value->has_stats && is_mask(value->stats); }
+bool is_mask(const Value* value) { return value != nullptr && value->has_stats && value->stats.is_mask(); }
 
 // The logarithm of a mask: what softmax then gives no weight to was meant to have none.
 bool is_of_mask(const Birth& birth) {
   if (birth.context == nullptr) return false;
-  return std::ranges::any_of(birth.context->op.inputs, [](const ArgSnapshot& in) { return in.known && is_mask(in.stats); });
+  return std::ranges::any_of(birth.context->op.inputs, [](const ArgSnapshot& in) { return in.known && in.stats.is_mask(); });
 }
 
 }  // namespace

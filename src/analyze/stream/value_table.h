@@ -41,6 +41,10 @@ struct ValueStats {
   std::int64_t inf() const { return pos_inf + neg_inf; }
   std::int64_t nonfinite() const { return nan + inf(); }
   bool counted() const { return level >= StatsLevel::kCounts; }
+  // Numbers of which some are 0 and all others 1.
+  bool is_mask() const {
+    return counted() && nonfinite() == 0 && zero > 0 && zero < numel && min == 0 && max == 1 && amin_nonzero == 1;
+  }
 };
 ValueStats compact(const TensorStats& stats);  // impossible counts of a damaged trace are clamped
 TensorStats expand(const ValueStats& stats);

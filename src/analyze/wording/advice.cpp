@@ -239,9 +239,15 @@ constexpr Row kRows[] = {
      "What passes the format is a step on the way: the result itself would fit."},
     {"scaler-call-order", "Call unscale_, then clip, step and update, each once, in this order.",
      "The scaler counts on each call once per update."},
+    {"select-argument",
+     "Select what the operation is given as well: x = torch.where(ok, x, 0.5), then the operation, then the selection that "
+     "is there.",
+     "What a selection drops has a gradient of 0, and the derivative that it is multiplied by must be finite too."},
     {"select-before",
      "Select before the arithmetic: torch.where(mask > 0, y, 0) on what holds the NaN, or index all of it with the mask.",
      "A product keeps NaN whatever the mask is; a selection does not."},
+    {"select-first", "Clamp, or index, what the operation is given, instead of what it gives.",
+     "What a selection drops has a gradient of 0, and the derivative that it is multiplied by must be finite too."},
     {"skip-empty", "Skip the mean where nothing is left to average, or divide the sum by at least 1.",
      "A mean over nothing is 0/0."},
     {"skip-unlabelled", "Skip batches without a valid label, or divide by at least 1.", "A mean over nothing is 0/0."},
@@ -298,6 +304,9 @@ constexpr Formula kFormulas[] = {
     {"few-elements", "Skip groups of one element, or divide by n instead of n - 1."},
     {"log-softmax", "Take log softmax in one: z - max(z) - log(sum(exp(z - max(z))))."},
     {"log-softmax-fp32", "Take the loss of the logits in fp32."},
+    {"select-argument",
+     "Select what the operation is given as well (where it is not taken, 0.5), then the operation, then the selection that "
+     "is there."},
     {"stay-in-logarithms",
      "Stay in logarithms: of exponents z, with the logarithms of weights and factors added to them, take "
      "max(z) + log(sum(exp(z - max(z))))."},

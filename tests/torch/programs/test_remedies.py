@@ -148,6 +148,36 @@ def lost_guard(out, x, on, numbers):
     return -torch.log(q).float().mean()
 
 
+def root_of_some(out, x, on, numbers):
+    """The selection behind the root keeps the loss finite, and not its derivative."""
+    h = torch.relu(out) * on
+    ok = h > 0
+    given = h if numbers is None else torch.where(ok, h, 0.5)
+    return torch.where(ok, torch.sqrt(given), 0.0).mean()
+
+
+def direction_of_some(out, x, on, numbers):
+    """A constant beside the norm would leave the root, which has no derivative at 0."""
+    v = out * on
+    square = v.pow(2).sum(-1, keepdim=True)
+    ok = square > 0
+    size = (square if numbers is None else torch.where(ok, square, 0.5)).sqrt()
+    return (torch.where(ok, v / size, 0.0) * x[:, :4]).mean()
+
+
+def softplus_by_hand(out, x, on, numbers):
+    """Of a large number the selection takes another formula, and the exponential of it is infinite all the same."""
+    h = out + 100 * (1 - on)
+    small = h < 20
+    given = h if numbers is None else torch.where(small, h, 0.5)
+    return torch.where(small, torch.log1p(torch.exp(given)), h).mean() * 1e-3
+
+
+def root_then_clamp(out, x, on, numbers):
+    h = torch.relu(out) * on
+    return (torch.sqrt(h).clamp(min=1e-3) if numbers is None else torch.sqrt(h.clamp(min=1e-6))).mean()
+
+
 def cross_entropy_by_hand(out, x, on, numbers):
     scores = out - 200 * (1 - on)
     if numbers is not None:
@@ -180,6 +210,10 @@ FAULTS = {
     "a logarithm of exponentials": Fault(log_of_exponentials, "aten::log", "stay-in-logarithms"),
     "a root of a negative number": Fault(power, "aten::pow", "clamp-input"),
     "a constant that its format rounds to 0": Fault(lost_guard, "aten::log", "raise-eps"),
+    "a root, then a selection": Fault(root_of_some, "aten::div", "select-argument"),
+    "a quotient by a root, then a selection": Fault(direction_of_some, "aten::div", "select-argument"),
+    "an exponential, then a selection": Fault(softplus_by_hand, "aten::exp", "select-argument"),
+    "a root, then a clamp": Fault(root_then_clamp, "aten::div", "select-first"),
     "a cross entropy by hand": Fault(cross_entropy_by_hand, "aten::log", "with-logits"),
 }
 

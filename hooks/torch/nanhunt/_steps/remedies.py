@@ -26,6 +26,8 @@ GUARDS = {torch.float16: (1e-4, 1e-3, 1e-2), torch.bfloat16: (1e-8, 1e-6, 1e-4),
           torch.float64: (1e-12, 1e-8)}
 _INSIDE = (1e-6, 1e-4, 1e-3)  # from an end of a domain
 Attempts = Callable[["Call"], Iterator[Attempt]]
+_LOGS = frozenset({"log", "log2", "log10"})
+_QUOTIENTS = frozenset({"div", "true_divide", "reciprocal", "rsqrt"})
 
 
 def _format(call: Call) -> torch.dtype:
@@ -194,6 +196,20 @@ def _guarded(call: Call) -> Iterator[Attempt]:
     yield Attempt(f"0 where {'x' if at == 0 else 'y'} is 0, which 1 takes the place of before the division", skip)
 
 
+# Selections after the op.
+def _selected(call: Call) -> Iterator[Attempt]:
+    at = _divisor(call) if _name(call) in _QUOTIENTS else 0
+    if _argument(call, at) is None:
+        return
+    sound = 2.0 if _name(call) == "acosh" else 0.5
+
+    def compute(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        unsound = ~torch.isfinite(func(*args, **kwargs))
+        args[at] = torch.where(unsound, torch.full_like(args[at], sound), args[at])
+        return func(*args, **kwargs)
+    yield Attempt(f"{_text(sound)} in place of {'y' if at == 1 else 'x'} where the result is not finite", compute)
+
+
 # Roots, whose derivative is g / (2 * sqrt(x)), and norms, whose is g * x / norm.
 def _root(call: Call) -> Iterator[Attempt]:
     if _name(call) in ("rsqrt", "pow"):
@@ -272,8 +288,6 @@ def _of(*names: str) -> frozenset[str]:
     return frozenset(names)
 
 
-_LOGS = _of("log", "log2", "log10")
-_QUOTIENTS = _of("div", "true_divide", "reciprocal", "rsqrt")
 ROWS = (
     Row("log-softmax", _log_softmax, _LOGS, backward=False),
     Row("with-logits", _with_logits, _LOGS, backward=False),
@@ -297,6 +311,9 @@ ROWS = (
     Row("keep-one-key", _unmasked, _of("_softmax", "_log_softmax", "logsumexp"), backward=False),
     *(Row(id, _finite, _of("mul", "add", "sub", "div", "sum", "mm", "bmm", "addmm"), backward=False)
       for id in ("finite-mask", "finite-constant", "finite-log-zero")),
+    *(Row(id, _selected, _LOGS | _QUOTIENTS | _of(
+        "sqrt", "pow", "log1p", "acos", "asin", "acosh", "atanh", "erfinv", "exp", "exp2", "expm1"))
+      for id in ("select-argument", "select-first")),
     Row("few-elements", _uncorrected, _of("var", "std", "var_mean", "std_mean"), backward=False),
     Row("fp32-compute", _in_format(torch.float32, NARROW, "fp32")),
     Row("bf16", _in_format(torch.bfloat16, (torch.float16,), "bf16")),
