@@ -317,6 +317,58 @@ TEST(Cures, of_a_quotient_tell_a_divisor_that_vanishes) {
   EXPECT_EQ(advice_of(quotient(3e38, 0.25)), "lower-magnitude ");
 }
 
+// exp(x) / exp(x).sum(), which is NaN; what reads the quotient, or elements of it: `reader`.
+std::string softmax_by_hand(const std::string& reader) {
+  TraceBuilder t;
+  const Handle e = t.in("<loss>", Phase::kLoss).op("exp", {{"self", t.value(finite().range(-3, 96))}}, finite().inf(1));
+  const Handle sum = t.op("sum", {{"self", e}}, finite(1).inf(1));
+  const Handle p = t.op("div", {{"self", e}, {"other", sum}}, finite().nan(1));
+  t.mark(TensorRole::kLoss, "loss", t.op(reader, {{"self", t.op("gather", {{"self", p}}, finite(4).nan(1))}}, finite(4).nan(1)));
+  t.end_step();
+  return advice_of(analysis_of(t).findings.at(0));
+}
+
+TEST(Cures, of_a_softmax_by_hand_are_a_softmax_and_no_clamp) {
+  EXPECT_EQ(softmax_by_hand("sum"), "subtract-largest ");
+  EXPECT_EQ(softmax_by_hand("log"), "log-softmax ");
+}
+
+// In backward the square of 3.8e20, or a product of two such numbers.
+std::string squared(bool square) {
+  TraceBuilder t;
+  const Handle r = t.in("<loss>", Phase::kLoss).op("reciprocal", {{"self", t.value(finite())}}, finite().range(1, 3.8e20));
+  const Handle other = square ? r : t.value(finite().range(1, 3.8e20));
+  const Handle y = t.in("<loss>", Phase::kBackward).op("mul", {{"self", r}, {"other", other}}, finite().inf(1));
+  t.mark(TensorRole::kBoundaryGradient, "fc.weight", y);
+  t.end_step();
+  return advice_of(analysis_of(t).findings.at(0));
+}
+
+TEST(Cures, of_the_derivative_of_a_reciprocal_keep_what_divides_from_vanishing) {
+  EXPECT_EQ(squared(true), "vanishing-divisor ");
+  EXPECT_EQ(squared(false), "lower-magnitude ");
+}
+
+// The derivative of log divides by a number that almost vanishes, which `maker` made.
+std::string derivative_at(const std::string& maker) {
+  TraceBuilder t;
+  const Numbers tiny = finite(1).range(3.8e-41, 3.8e-41).smallest_of(3.8e-41);
+  t.in("<loss>", Phase::kLoss).called_from("m.py:9");
+  const Handle d = t.op("abs", {{"self", t.op(maker, {{"A", t.value(finite())}}, tiny)}}, tiny);
+  t.op("log", {{"self", d}}, finite(1).range(-93, -93));
+  const Handle g = t.value(finite(1).range(1, 1));
+  const Handle y = t.in("<loss>", Phase::kBackward).op("div", {{"self", g}, {"other", d}}, finite(1).inf(1));
+  t.element(y, 0, kInf, {{{"self", g}, 1}, {{"other", d}, 3.8e-41}});
+  t.mark(TensorRole::kBoundaryGradient, "fc.weight", y);
+  t.end_step();
+  return advice_of(analysis_of(t).findings.at(0));
+}
+
+TEST(Cures, of_the_logarithm_of_a_determinant_are_slogdet) {
+  EXPECT_EQ(derivative_at("_linalg_det"), "slogdet ");
+  EXPECT_EQ(derivative_at("mm"), "clamp-input ");
+}
+
 // A function that passes fp32; `exact`: its result in fp64. What reads it first: `reader`.
 Finding grown(const std::string& function, double exact, const std::string& reader) {
   TraceBuilder t;
@@ -360,7 +412,7 @@ TEST(Cures, of_a_divisor_that_is_one_number_of_the_programs_own_look_at_where_it
     const Handle y = t.in("").op("div", {{"self", t.value(finite(1).range(1, 1))}, {"other", count}}, finite(1).inf(1));
     t.mark(TensorRole::kLoss, "loss", y);
     t.end_step();
-    EXPECT_EQ(advice_of(analysis_of(t).findings.at(0)), made ? "guard-denominator " : "look-at-divisor ");
+    EXPECT_EQ(advice_of(analysis_of(t).findings.at(0)), made ? "skip-zero-divisors guard-denominator " : "look-at-divisor ");
   }
 }
 
@@ -405,8 +457,9 @@ std::string divided_by(DType made, double factor) {
 
 TEST(Cures, of_a_division_by_counts_keep_them_at_1_or_more) {
   EXPECT_EQ(divided_by(DType::kI64, 4), "clamp-count ");
-  EXPECT_EQ(divided_by(DType::kBF16, 4), "guard-denominator ");
-  EXPECT_EQ(divided_by(DType::kI64, 0.5), "guard-denominator ");
+  EXPECT_EQ(divided_by(DType::kU8, 4), "count-in-int64 ");
+  EXPECT_EQ(divided_by(DType::kBF16, 4), "skip-zero-divisors guard-denominator ");
+  EXPECT_EQ(divided_by(DType::kI64, 0.5), "skip-zero-divisors guard-denominator ");
 }
 
 // log of what is below 0: of `sigma`, a parameter if `trained`, past a view and a sum with another value.

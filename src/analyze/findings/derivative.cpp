@@ -52,7 +52,14 @@ Selection selection_of(const Case& c) {
   if (birth.events.empty() || !birth.dropped_at) return {};
   const std::uint32_t step = birth.events.first();
   const bool loss_bad = birth.first_bad_loss && *birth.first_bad_loss <= step;
-  return birth.dropped_at->step == step && !loss_bad ? Selection{birth.dropped_at->op, 0, true} : Selection{};
+  // What was dropped comes back by the derivative, and by nothing that was computed of it in forward.
+  bool by_derivative = false;
+  for (const ChainNode& node : birth.chain.nodes) {
+    if (node.role != "carrier" || node.phase > Phase::kBackward) continue;
+    if (node.phase != Phase::kBackward) return {};
+    by_derivative = true;
+  }
+  return birth.dropped_at->step == step && !loss_bad && by_derivative ? Selection{birth.dropped_at->op, 0, true} : Selection{};
 }
 
 }  // namespace

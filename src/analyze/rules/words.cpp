@@ -226,26 +226,52 @@ bool is_masked_softmax(const Case& c) {
 // Where a logarithm, or the derivative of one, is taken of 0.
 std::vector<std::string> logarithm_advice(const Case& c) {
   if (is_masked_softmax(c)) return {"clamp-input"};  // whose log_softmax is -Inf too
+  if (is_made_by(c, [](const OpInfo& op) { return op.name.ends_with("_det"); })) return {"slogdet"};
   if (is_made_by(c, [](const OpInfo& op) { return op.has(kSoftmax); })) return {"log-softmax", "clamp-input"};
   if (is_made_by(c, [](const OpInfo& op) { return op.name == "sigmoid"; })) return {"with-logits", "clamp-input"};
   if (lost_exponentials(c) != nullptr) return {"stay-in-logarithms", "clamp-input"};
   return {"clamp-input"};
 }
 
-// Whole numbers, or a copy, a sum or a whole multiple of such.
-bool is_count(const Case& c, const ArgSnapshot& arg) {
-  if (!is_floating(dtype_of(arg, c.names, DType::kF32))) return true;
+// The format of whole numbers, where the argument is of one, or a copy, a sum or a whole multiple of such.
+std::optional<DType> format_of_count(const Case& c, const ArgSnapshot& arg) {
+  const DType stored = dtype_of(arg, c.names, DType::kF32);
+  if (!is_floating(stored)) return stored;
   const OpSnapshot* op = maker_of(c, arg);
-  if (op == nullptr || op->inputs.empty()) return false;
+  if (op == nullptr || op->inputs.empty()) return std::nullopt;
   const OpInfo& info = c.names.op(op->op);
   const bool hands_on = info.has(kKeepsMask) && info.pole == Pole::kNone &&
                         (info.bound == Bound::kCopy || info.bound == Bound::kProduct || info.bound == Bound::kReduceSum);
-  return hands_on &&
-         std::all_of(op->scalars.begin(), op->scalars.end(), [](const ScalarSnapshot& s) { return s.value == std::round(s.value); }) &&
-         std::all_of(op->inputs.begin(), op->inputs.end(), [&](const ArgSnapshot& in) { return is_count(c, in); });
+  const bool whole = std::all_of(op->scalars.begin(), op->scalars.end(),
+                                 [](const ScalarSnapshot& s) { return s.value == std::round(s.value); });
+  if (!hands_on || !whole) return std::nullopt;
+  std::optional<DType> format;
+  for (const ArgSnapshot& in : op->inputs) {
+    const std::optional<DType> one = format_of_count(c, in);
+    if (!one) return std::nullopt;
+    if (!format) format = one;
+  }
+  return format;
 }
 
 bool is_norm(const OpInfo& op) { return op.name == "linalg_vector_norm" || op.name == "norm"; }
+
+// The root that made `arg`, which may have been multiplied by a number since.
+const OpSnapshot* root_before(const Case& c, const ArgSnapshot& arg) {
+  const OpSnapshot* op = maker_of(c, arg);
+  const auto by_number = [&](const OpSnapshot& one) {
+    return c.names.op(one.op).bound == Bound::kProduct &&
+           (one.inputs.size() == 1 || (one.inputs.size() == 2 && one.inputs[1].known && one.inputs[1].stats.numel == 1));
+  };
+  if (op != nullptr && by_number(*op)) op = maker_of(c, op->inputs.front());
+  return op != nullptr && c.names.op(op->op).pole == Pole::kNegative ? op : nullptr;
+}
+
+// Forward mode makes the derivative of a root where the root is taken: a tangent over 2 * sqrt(x), at its line.
+bool is_tangent(const Case& c) {
+  const OpSnapshot *root = root_before(c, *c.pole), *maker = maker_of(c, *c.pole);
+  return root != nullptr && maker != root && root->call_site == c.birth.call_site && maker->call_site == c.birth.call_site;
+}
 
 // Backward divides by differences of what a decomposition gave: the derivative of its vectors.
 bool divides_by_gaps(const Case& c) {
@@ -307,9 +333,15 @@ std::vector<std::string> denominator_advice(const Case& c) {
   if (c.info->pole == Pole::kLabels) return {"skip-unlabelled"};
   if (c.info->pole == Pole::kEmpty) return {"skip-empty"};
   if (c.info->pole == Pole::kFew) return {"few-elements"};
-  if (c.pole != nullptr && is_count(c, *c.pole)) return {"clamp-count"};
-  const OpSnapshot* divisor = c.pole == nullptr || c.birth.at.phase == Phase::kBackward ? nullptr : maker_of(c, *c.pole);
-  if (divisor != nullptr && c.names.op(divisor->op).pole == Pole::kNegative) return {"eps-in-sqrt"};  // a root
+  if (const auto format = c.pole == nullptr ? std::nullopt : format_of_count(c, *c.pole)) {
+    if (format == DType::kU8) return {"count-in-int64"};
+    return {"clamp-count"};
+  }
+  if (c.birth.at.phase != Phase::kBackward && c.pole != nullptr) {
+    // x / 0 of an x that is not 0, and 1 / 0: no constant makes a sound number of it.
+    if (c.info->bound == Bound::kQuotient && c.output->stats.inf() > 0 && !is_tangent(c)) return {"skip-zero-divisors", "guard-denominator"};
+    if (root_before(c, *c.pole) != nullptr) return {"eps-in-sqrt"};
+  }
   return {"guard-denominator"};
 }
 

@@ -21,6 +21,9 @@ constexpr std::string_view kFp32 = "fp32-compute";
 constexpr std::string_view kFunctionInFp32 =
     "Run this op in fp32: where autocast is on, put torch.amp.custom_fwd(device_type=..., cast_inputs=torch.float32) on the "
     "forward of its autograd.Function and torch.amp.custom_bwd(device_type=...) on the backward.";
+constexpr std::string_view kFp32OutsideAutocast =
+    "Run this op, or this layer, in fp32: inside of torch.autocast(device_type=..., enabled=False), for autocast rounds again "
+    "what .float() has widened.";
 
 constexpr Row kRows[] = {
     {"avoid-cancellation",
@@ -52,7 +55,7 @@ constexpr Row kRows[] = {
      "The derivative takes a logarithm, which is infinite at 0."},
     {"clamp-above-1", "Keep the argument above 1: clamp it from below at 1 + 1e-6.",
      "At 1 the function is finite and its derivative is not."},
-    {"clamp-above-minus-1", "Keep the argument above -1: clamp it from below at -1 + 1e-6, and compute it in fp32.",
+    {"clamp-above-minus-1", "Cast the argument to fp32, then clamp it from below at -1 + 1e-6 (16 bits round that to -1).",
      "At -1 log1p and its derivative are infinite."},
     {"clamp-count", "Divide by the count clamped from below at 1: count.clamp(min=1).",
      "Beside a count that is 0 a small constant only makes the quotient huge."},
@@ -78,12 +81,14 @@ constexpr Row kRows[] = {
      "A graph that comes out of a cache comes without its operations."},
     {"compile-off", "Run it once more with TORCH_COMPILE_DISABLE=1 in the environment: then every operation is heard.",
      "Without the compiler operations run one by one."},
+    {"count-in-int64", "Keep the count in int64.", "uint8 counts to 255, and 256 is 0 again."},
     {"ctc-lengths",
      "Drop samples whose input is shorter than their target, or set zero_infinity=True.",
      "Their loss is infinite whatever the model says."},
     {"cure-origin", "Cure the op named here: no loss scale can.",
      "The scaler lowers the scale because it takes every bad gradient for an overflow."},
-    {"drop-bad-samples", "Check samples when they are loaded and drop or repair the ones that are not finite.",
+    {"drop-bad-samples", "Check samples in the data set and repair the ones that are not finite, or leave them out of it (a rank that skips a batch "
+     "is out of step with the others).",
      "One bad sample makes the whole update bad."},
     {"eps-1e-4", "Raise eps to 1e-4, the first power of ten that is a normal fp16 number.",
      "It stops the division by 0, but a second moment that is stored as 0 still gives steps of the wrong size."},
@@ -102,7 +107,7 @@ constexpr Row kRows[] = {
      "0 * Inf and Inf - Inf are NaN; the same with a finite number is not."},
     {"finite-log-zero", "Begin what is added up in logarithms with a large finite number in place of -Inf, such as -1e9 (fp16: -1e4).",
      "-Inf - (-Inf) is NaN: the derivative of logaddexp is made of it where both sides are -Inf."},
-    {"finite-mask", "Mask with a large finite number, or zero the masked entries after the op.",
+    {"finite-mask", "Mask with a large finite number, such as -1e9 (fp16: -1e4).",
      "0 * Inf and Inf - Inf are NaN; the same with a finite number is not."},
     {"fp32-average", "Keep the average in fp32.",
      "Each step moves it by a small share of a weight, which 16 bits round away."},
@@ -133,11 +138,12 @@ constexpr Row kRows[] = {
      "A scale that is too large loses steps until it has been lowered."},
     {"interval-above-count", "Set the growth interval above the count of clean steps, or set the count to 0.",
      "The scaler compares the two for equality only."},
-    {"keep-above-zero", "Keep the argument above 0: clamp it away from 0, or make it of softplus and a small number that is added (of evidence: 1).",
+    {"keep-above-zero", "Keep the argument away from 0: make it of softplus, or add a number to it that is not small (of evidence: 1).",
      "The logarithm of the gamma function, and each of its derivatives, is infinite at 0 and at the negative whole "
      "numbers."},
     {"keep-one-key",
-     "Leave at least one entry of each row unmasked, or write zeros into fully masked rows before they are used.",
+     "Leave at least one entry of each row unmasked, or write zeros into the scores of fully masked rows, before this operation: "
+     "what is put in place of its NaN leaves that of its derivative.",
      "A row without any finite entry has neither a softmax nor a largest entry."},
     {"keep-roundings",
      "Set torch._inductor.config.emulate_precision_casts = True, which rounds where the program does, or leave this line out of "
@@ -153,20 +159,20 @@ constexpr Row kRows[] = {
      "A fused kernel adds up in another order than the operations do one by one."},
     {"let-gradients-through",
      "Find the operation whose derivative is 0: detach(), argmax, a comparison, sign or round (use a straight-through estimator), a "
-     "saturated sigmoid or softmax, dead units.",
+     "saturated sigmoid or softmax, dead units, a factor that is 0 (an exponential of a very negative number).",
      "Where a derivative is 0, nothing before it learns; an update that is too long can leave a ReLU dead for good."},
     {"load-in-training", "Run it once more with num_workers=0 (the data made in the training process): then the line that makes them bad is "
      "named.",
      "Operations of other processes are not heard."},
     {"log-form",
      "Take the function and its logarithm in one: log(cosh(x)) is |x| + softplus(-2 * |x|) - log(2), log(i0(x)) is "
-     "|x| + log(i0e(x)), the logarithm of a sum of exponentials is logsumexp.",
+     "|x| + log(i0e(x)), the logarithm of a sum of exponentials is logsumexp, of a running one logcumsumexp.",
      "The logarithm fits where the number itself does not."},
     {"log-softmax", "Take the logarithm and the softmax in one: log_softmax, or cross_entropy of the logits.",
      "It never forms the logarithm of a probability that was rounded to 0."},
     {"log-softmax-fp32", "Take the loss of the logits in fp32: logits.float().",
      "A logarithm keeps few digits in 16 bits."},
-    {"look-at-divisor", "Look at where the number that it divides by comes from: it is 0 (a count, a number of ranks).",
+    {"look-at-divisor", "Look at where the number that it divides by comes from: it is 0 (a count, a number of ranks, a temperature).",
      "It divides every element; a small constant beside it would only make the results huge."},
     {"look-at-other-ranks", "Look at the traces of the other ranks for this step.",
      "The rank whose own share was bad is where it came from."},
@@ -186,7 +192,7 @@ constexpr Row kRows[] = {
     {"make-in-training",
      "Run it once more with the data made in the thread that trains: then the line that makes them bad is named.",
      "Operations of other threads are not heard."},
-    {"mend-schedule", "Mend the schedule of the learning rate: keep it at 0 or above.",
+    {"mend-schedule", "Mend the schedule of the learning rate, so that it ends at 0 or above: look at its length, and at how often it is stepped.",
      "An update with a negative rate makes the loss larger."},
     {"no-manual-half", "Leave parameters and results in fp32 and let autocast cast them.",
      "Autocast knows which ops may run in 16 bits; digits that were rounded away do not come back."},
@@ -250,7 +256,11 @@ constexpr Row kRows[] = {
      "What a selection drops has a gradient of 0, and the derivative that it is multiplied by must be finite too."},
     {"skip-empty", "Skip the mean where nothing is left to average, or divide the sum by at least 1.",
      "A mean over nothing is 0/0."},
-    {"skip-unlabelled", "Skip batches without a valid label, or divide by at least 1.", "A mean over nothing is 0/0."},
+    {"skip-unlabelled", "Divide the sum of the loss by at least 1 label, or skip batches without a valid one (on all ranks alike).",
+     "A mean over nothing is 0/0."},
+    {"skip-zero-divisors",
+     "Leave out what is divided by 0: x / torch.where(y == 0, 1, y), and 0 there, or mend what makes it 0.",
+     "x / 0 of an x that is not 0 has no value: beside a small constant the quotient is only huge."},
     {"slogdet", "Take the logarithm of |det| from slogdet, or make the matrix such that its determinant is above 0.",
      "A determinant below 0 has no logarithm."},
     {"sound-state",
@@ -283,10 +293,11 @@ constexpr Row kRows[] = {
      "Give every class that occurs a weight above 0, leave out the class weights, or skip batches whose labels all "
      "have weight 0.",
      "A mean by weights that are all 0 is 0/0."},
-    {"with-logits", "Use the loss that takes logits: binary_cross_entropy_with_logits.",
+    {"with-logits", "Use the loss that takes logits: binary_cross_entropy_with_logits, or logsigmoid(x) in place of log(sigmoid(x)).",
      "It never forms the logarithm of a probability that was rounded to 0."},
     {"write-before-read",
-     "Allocate with zeros, or write every element before the first read: initialise it, or load what is missing.",
+     "Write every element before the first read (initialise it, load what is missing, check the index that it is read by), or "
+     "allocate with zeros.",
      "Nothing promises what fresh memory holds."},
     {"zero-grad-after-skip", "Clear the gradients after every step, skipped ones included.",
      "A skip leaves the bad gradients where they are."},
@@ -307,6 +318,7 @@ constexpr Formula kFormulas[] = {
     {"select-argument",
      "Select what the operation is given as well (where it is not taken, 0.5), then the operation, then the selection that "
      "is there."},
+    {"skip-zero-divisors", "Leave out what is divided by 0, or mend what makes it 0."},
     {"stay-in-logarithms",
      "Stay in logarithms: of exponents z, with the logarithms of weights and factors added to them, take "
      "max(z) + log(sum(exp(z - max(z))))."},
@@ -391,15 +403,16 @@ void fit_to_format(Advice& advice, DType stored) {
   advice.text.replace(at, kOfFp16.size(), fmt::format("({}: {})", dtype_name(stored), stored == DType::kF64 ? "1e-12" : "1e-8"));
 }
 
-void fit_to_function(Finding& finding) {
+void fit_to_function(Finding& finding, bool autocasts) {
   const OpPlace& at = finding.place;
   // The derivative of an op of forward has the frames of that op.
   const bool of_layer = at.phase == Phase::kBackward && at.module && !at.module->starts_with('<');
-  if (!of_layer || finding.frames.empty() || !finding.frames.front().function.ends_with(".backward")) return;
+  const bool of_function = of_layer && !finding.frames.empty() && finding.frames.front().function.ends_with(".backward");
+  if (!of_function && !(autocasts && at.phase <= Phase::kBackward)) return;
   for (Advice& advice : finding.advice) {
     if (advice.id != kFp32) continue;
     const std::string told = make_advice(kFp32).text;
-    if (advice.text.starts_with(told)) advice.text.replace(0, told.size(), kFunctionInFp32);
+    if (advice.text.starts_with(told)) advice.text.replace(0, told.size(), of_function ? kFunctionInFp32 : kFp32OutsideAutocast);
   }
 }
 

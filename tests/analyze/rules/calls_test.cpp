@@ -64,7 +64,7 @@ Analysis summed(std::int64_t masked) {
 TEST(Calls, logsumexp_of_a_row_of_which_all_is_masked_is_the_origin_and_not_the_mask) {
   const Analysis none = summed(1);
   EXPECT_EQ(table(none), "invalid | logsumexp | <loss> | loss | step 0 | propagate | observed\n");
-  EXPECT_EQ(none.findings[0].advice.at(0).id, "keep-one-key");
+  EXPECT_EQ(none.findings[0].advice.at(0).id, "finite-mask");
   EXPECT_EQ(table(summed(0)), "clean\n");
 }
 

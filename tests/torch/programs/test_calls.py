@@ -235,7 +235,7 @@ CALLS = {
         "invalid",
         "aten::logsumexp",
         "log 0",
-        "keep-one-key",
+        "finite-mask",
     ),
     "a factor beyond fp16": (factor, twin(factor, dtype=torch.float32), "overflow", "aten::mul", "overflows fp16", ""),
     "a norm whose square overflows": (norm, twin(norm, divisor=1e20), "overflow", "aten::linalg_vector_norm", "", ""),

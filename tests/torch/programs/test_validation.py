@@ -430,6 +430,40 @@ def test_such_a_figure_that_a_mean_over_samples_is_made_of_is_a_fault(how, tmp_p
     assert run(validate, tmp_path, how)["verdict"]["status"] == "fault"
 
 
+def shown_beside(show, alike=True):
+    """How alike the rows of a weight are, one of which is 0: shown between two steps, by no model."""
+
+    def step(i, net, opt):
+        x, y = data()
+        F.cross_entropy(net(x), y).backward()
+        opt.step()
+        opt.zero_grad()
+        if i % 4 == 3:
+            with torch.no_grad():
+                w = net.last.weight * torch.tensor([[0.0 if alike else 1.0], [1.0], [1.0]])
+                show(w / w.norm(dim=1, keepdim=True) @ w.t())
+
+    return loop(step)
+
+
+def asked_about(alike):
+    if not torch.isnan(alike.mean()):
+        alike.max().item()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("show", "status"), [
+    (lambda alike: alike.mean().item(), "warning"), (lambda alike: alike.nanmean().item(), "clean"),
+    (lambda alike: alike.nan_to_num().mean().item(), "clean"), (lambda alike: alike[1:].mean().item(), "clean"),
+    (asked_about, "clean")])
+def test_a_figure_shown_between_two_steps_is_a_warning_unless_the_program_expects_it(show, status, level, tmp_path):
+    said = told(shown_beside(show), tmp_path / "fault", level)
+    assert said.status == status, said.show()
+    if status == "warning":
+        assert said.what[:3] == ("divide_by_zero", "aten::div", "validation"), said.show()
+    assert_silent(shown_beside(show, alike=False), tmp_path / "twin", level)
+
+
 class Features(Net):
     """Logarithms of what is positive, of a log of all."""
 

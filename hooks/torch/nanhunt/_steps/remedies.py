@@ -91,7 +91,7 @@ def _exponent(call: Call) -> Iterator[Attempt]:
     """The largest argument that the result's format holds; then less, for what multiplies the result: a wide format
     has room for that at once."""
     largest = math.log(torch.finfo(_format(call)).max) / (math.log(2) if _name(call) == "exp2" else 1)
-    for part in (1, 2, 4) if _format(call) is torch.float16 else (4,):
+    for part in (1, 2, 4, 8) if _format(call) is torch.float16 else (4, 8, 16):
         end = math.floor(largest / part * 100) / 100
         ends = {"min": -end, "max": end} if _name(call) in ("sinh", "cosh") else {"max": end}
         words = ", ".join(f"{k}={_text(v)}" for k, v in ends.items())
@@ -187,6 +187,11 @@ def _guarded(call: Call) -> Iterator[Attempt]:
     if _argument(call, at) is None:
         return
     yield from _raised(call)
+    yield from _skipped(call)
+
+
+def _skipped(call: Call) -> Iterator[Attempt]:
+    at = _divisor(call)
 
     def skip(func: Any, args: list[Any], kwargs: dict[str, Any]) -> _Tensor:
         zero = args[at] == 0
@@ -304,12 +309,14 @@ ROWS = (
     Row("clamp-above-1", _above, _of("rsqrt"), backward=True),
     Row("clamp-count", _counted, _QUOTIENTS, backward=False),
     Row("guard-denominator", _guarded, _QUOTIENTS),
+    Row("skip-zero-divisors", _skipped, _of("div", "true_divide")),
     Row("raise-eps", _raised, _LOGS | _QUOTIENTS),
     Row("builtin-norm", _norm, _of("div"), backward=True),
     Row("eps-in-sqrt", _root, _of("div"), backward=True),
     Row("eps-in-sqrt", _root, _of("rsqrt", "pow")),
     Row("keep-one-key", _unmasked, _of("_softmax", "_log_softmax", "logsumexp"), backward=False),
-    *(Row(id, _finite, _of("mul", "add", "sub", "div", "sum", "mm", "bmm", "addmm"), backward=False)
+    *(Row(id, _finite, _of(
+        "mul", "add", "sub", "div", "sum", "mm", "bmm", "addmm", "logsumexp", "logaddexp"), backward=False)
       for id in ("finite-mask", "finite-constant", "finite-log-zero")),
     *(Row(id, _selected, _LOGS | _QUOTIENTS | _of(
         "sqrt", "pow", "log1p", "acos", "asin", "acosh", "atanh", "erfinv", "exp", "exp2", "expm1"))
@@ -322,7 +329,7 @@ ROWS = (
 
 def try_remedies(session: Session, call: Call, kept: Sequence[Call], step: int) -> None:
     """Of each remedy the first attempt that came out finite with room to spare, else the first finite one, else the
-    first, as a probe of the origin."""
+    first, as a probe of the origin; none where that is finite and not sound."""
     recorder = session.recorder
     trial = Trial(call, kept)
     if recorder is None or not trial.fits:
@@ -348,6 +355,6 @@ def try_remedies(session: Session, call: Call, kept: Sequence[Call], step: int) 
                 outcomes.append(outcome)
                 if outcome.has_room:
                     break
-        if not outcomes:
-            continue
-        record(row.id, max(outcomes, key=lambda one: (one.has_room, one.finite)))
+        best = max(outcomes, key=lambda one: (one.has_room, one.finite and one.is_sound, one.finite), default=None)
+        if best is not None and best.is_sound:
+            record(row.id, best)

@@ -27,6 +27,7 @@ _MAX_WORK = 1 << 24     # multiplications of these
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "convolution", "convolution_backward")
 _MAX_OPS = 16
 _ROOM = 16.0
+_SAME_SIZE = 1e3  # what a remedy makes is no larger than so many times what the op made elsewhere
 _AS_LEARNED = (lib.FORWARD, lib.LOSS, lib.DATA)
 
 
@@ -51,15 +52,21 @@ class Outcome(NamedTuple):
     pos_inf: int
     neg_inf: int
     amax: float
+    share: float = 0.0  # the op's largest result, in those that were finite before; 0: there were none
 
     @property
     def finite(self) -> bool:
         return self.nan + self.pos_inf + self.neg_inf == 0
 
     @property
+    def is_sound(self) -> bool:
+        """Else it is finite, and no number that training can use: x / (0 + 1e-8)."""
+        return not self.finite or self.share <= _SAME_SIZE
+
+    @property
     def has_room(self) -> bool:
         """What is at the end of its format overflows with the next operation, which may not be at hand."""
-        return self.finite and self.amax <= torch.finfo(self.dtype).max / _ROOM
+        return self.finite and self.is_sound and self.amax <= torch.finfo(self.dtype).max / _ROOM
 
 
 @contextmanager
@@ -166,6 +173,7 @@ class Trial:
             all_made = [(old, new) for old, new in zip(tensors(self.call.results), tensors(made))]
             if not all_made:
                 return None
+            share = _share(*all_made[0])
             ops, used = 1, set[int]()
             masked = set[int]()  # of what was made: its infinities are a mask's
             for one in self.followers if attempt.follow else ():
@@ -204,7 +212,8 @@ class Trial:
                 scope.append("and the derivative of that" if self.backward else "forward and backward")
         words = "; ".join([attempt.words, ", ".join(scope)] if scope else [attempt.words])
         shown = [torch.where(t.isinf(), 0.0, t) if id(t) in masked else t for t in results]
-        return outcome_of(words, ops, shown + found, results[0].dtype if results else torch.float32)
+        made = outcome_of(words, ops, shown + found, results[0].dtype if results else torch.float32)
+        return made._replace(share=share)
 
     def _copies(self, call: Call, wider: torch.dtype | None, leaves: list[_Tensor], formats: bool = False,
                 cast: bool = False, instead: dict[int, _Tensor] | None = None) -> Any:
@@ -281,6 +290,13 @@ def _is_masked(call: Call, given: Sequence[_Tensor], made: Sequence[_Tensor], ma
     if not is_given_infinity(call) and masked.isdisjoint(map(id, given)):
         return False
     return all(id(t) in masked or first_bad(t) < 0 for t in given) and not any(bool(t.isnan().any()) for t in made)
+
+
+def _share(old: _Tensor, new: _Tensor) -> float:
+    """The largest of `new` in multiples of the largest of `old` that is finite."""
+    usual = old.detach()[torch.isfinite(old)]
+    largest = float(usual.abs().max()) if usual.numel() and old.is_floating_point() else 0.0
+    return float(new.detach().abs().max()) / largest if largest and new.numel() else 0.0
 
 
 def _as_it_is(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:

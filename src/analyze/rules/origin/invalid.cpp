@@ -113,13 +113,13 @@ Diagnosis indeterminate(const Case& c, const std::string& place) {
     d.title = fmt::format("{} sums over a row of only -Inf: log 0", place);
     d.cause = "log of 0: a row of which every entry is masked";
     d.explanation = fmt::format("A row in which every entry is masked has the sum 0, whose logarithm is -Inf. {}.", made_text(c));
-    d.advice = {"keep-one-key"};
+    d.advice = {c.info->has(kLogSums) ? finite_advice(c) : "keep-one-key"};
   } else if (c.info->has(kSoftmax) || subtracts_largest_of_row(c)) {
     d.title = fmt::format("{} meets a row of only -Inf", place);
     d.cause = "softmax of a fully masked row";
     d.explanation = fmt::format("A row in which every entry is masked has no largest number: -Inf - (-Inf) is NaN. {}.",
                                 made_text(c));
-    d.advice = {"keep-one-key"};
+    d.advice = {c.info->has(kLogSums) ? finite_advice(c) : "keep-one-key"};
   } else {
     d.part_of = derivative_text(c);
     const bool derived = !d.part_of.empty();
@@ -206,13 +206,16 @@ double cancelled_magnitude(const Case& c) {
   const OpSnapshot* maker = maker_of(c, *c.pole);
   const DType dtype = dtype_of(*c.pole, c.names, DType::kF32);
   if (maker == nullptr || !c.names.op(maker->op).has(kSubtracts) || maker->inputs.size() != 2 || !is_floating(dtype)) return 0;
+  // A mean of squares less the square of a mean is never negative.
+  const OpSnapshot* square = maker_of(c, maker->inputs[1]);
+  const bool of_squares = square != nullptr && is_square(c, *square);
   double largest = 0, smallest = 0;  // of each number, for it is not known which of them met
   for (const ArgSnapshot& arg : maker->inputs) {
     if (!arg.known || !arg.stats.counted() || arg.stats.zero > 0) continue;
     largest = std::max(largest, arg.stats.amax);
     smallest = std::max(smallest, arg.stats.amin_nonzero);
   }
-  return -c.pole->stats.min <= kRoundings * std::ldexp(smallest, -format_limits(dtype).mantissa_bits) ? largest : 0;
+  return -c.pole->stats.min <= kRoundings * std::ldexp(of_squares ? largest : smallest, -format_limits(dtype).mantissa_bits) ? largest : 0;
 }
 
 // The squares of integers that the argument is made of, by casts and sums: where it is negative they have overflowed.

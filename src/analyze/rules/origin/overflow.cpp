@@ -73,13 +73,25 @@ bool goes_into_logarithm(const Case& c) {
   return grows && reader != nodes.end() && op_info(reader->op).pole == Pole::kNonPositive;
 }
 
-// exp(x) / exp(x).sum(): of two infinities that is NaN, of one it is not.
-bool is_softmax_by_hand(const Case& c) {
-  const auto& nodes = c.birth.chain.nodes;
-  return c.info->name == "exp" && c.birth.at.phase <= Phase::kLoss &&
-         std::any_of(nodes.begin(), nodes.end(), [](const ChainNode& node) {
-           return node.role == "carrier" && node.phase <= Phase::kLoss && node.nan > 0 && op_info(node.op).bound == Bound::kQuotient;
-         });
+// exp(x) / exp(x).sum(): of two infinities that is NaN, of one it is not. The node of that quotient; nodes.end(): there is
+// none.
+std::vector<ChainNode>::const_iterator softmax_by_hand(const Case& c) {
+  const auto& [nodes, edges, omitted] = c.birth.chain;
+  if (c.info->name != "exp" || c.birth.at.phase > Phase::kLoss) return nodes.end();
+  const auto quotient = std::find_if(edges.begin(), edges.end(), [&](const ChainEdge& edge) {
+    const ChainNode &from = nodes[static_cast<std::size_t>(edge.from)], &to = nodes[static_cast<std::size_t>(edge.to)];
+    return op_info(from.op).name == c.info->name && to.role == "carrier" && to.phase <= Phase::kLoss && to.nan > 0 &&
+           op_info(to.op).bound == Bound::kQuotient;
+  });
+  return quotient == edges.end() ? nodes.end() : nodes.begin() + quotient->to;
+}
+
+// What a softmax by hand needs: where a logarithm is taken of it, or of elements of it, that of both in one.
+std::string_view softmax_advice(const Case& c, std::vector<ChainNode>::const_iterator quotient) {
+  const bool in_logarithm = std::any_of(quotient, c.birth.chain.nodes.end(), [](const ChainNode& node) {
+    return node.role == "carrier" && node.phase <= Phase::kLoss && op_info(node.op).pole == Pole::kNonPositive;
+  });
+  return in_logarithm ? "log-softmax" : "subtract-largest";
 }
 
 // The largest exponential that the numbers came of, as far as ops were walked back.
@@ -145,29 +157,38 @@ std::optional<Diagnosis> diagnose_overflow(const Case& c) {
   }
   add_if(d.evidence, c.element_text());
   add_if(d.evidence, range_text(c));
-  const bool exponential = c.info->bound == Bound::kExp;
+  const bool exponential = c.info->bound == Bound::kExp, in_logarithm = goes_into_logarithm(c);
+  const auto quotient = softmax_by_hand(c);
+  const bool by_hand = quotient != c.birth.chain.nodes.end();
   const std::optional<double> divisor = vanishing_divisor(c, limits.max_finite);
   if (divisor) d.explanation += fmt::format(" The divisor is extreme: {}.", number(*divisor));
   if (exponential) {
     d.evidence.push_back(fmt::format("{} passes {} at {}.", c.info->name, number(limits.max_finite),
                                      number(argument_at(*c.info, limits.overflows_from))));
-    if (is_softmax_by_hand(c)) d.advice.emplace_back("subtract-largest");
-    d.advice.emplace_back("clamp-input");
+    if (by_hand) d.advice.emplace_back(softmax_advice(c, quotient));
+    if (!by_hand && !in_logarithm) d.advice.emplace_back("clamp-input");  // it would take gradients away
   }
   const bool masks = adds_masks(c);
   if (masks) d.advice.emplace_back("combine-masks");
   if (!narrow) {
     if (masks) return d;
-    const bool in_logarithm = goes_into_logarithm(c);
     if (in_logarithm) d.advice.emplace_back("log-form");
-    if (divisor) d.advice.emplace_back("vanishing-divisor");
+    const std::optional<OpSnapshot>& derived = c.context->derivative_of;
+    const bool of_logarithm = derived && c.names.op(derived->op).pole == Pole::kNonPositive;
+    // The derivative of 1 / x multiplies by the square of the result.
+    const bool of_quotient = c.birth.at.phase == Phase::kBackward && is_square(c, c.context->op);
+    if (divisor && of_logarithm) {
+      d.advice = denominator_advice(c);
+    } else if (divisor || of_quotient) {
+      d.advice.emplace_back("vanishing-divisor");
+    }
     if (const OpSnapshot* exp = exponential ? nullptr : exponential_before(c)) {
       const std::string site = exp->call_site == 0 ? "" : fmt::format(" ({})", c.text(exp->call_site));
       d.explanation += fmt::format(" The numbers came of {}{}, whose results reach {}.", c.text(exp->op), site,
                                    number(exp->outputs.front().stats.amax));
       d.advice.emplace_back("bound-exponent");
     }
-    if (!divisor && !in_logarithm) d.advice.emplace_back("lower-magnitude");
+    if (!divisor && !in_logarithm && !of_quotient && !by_hand) d.advice.emplace_back("lower-magnitude");
     return d;
   }
   // bf16 has the range of fp32, but for the last of it.
@@ -181,12 +202,12 @@ std::optional<Diagnosis> diagnose_overflow(const Case& c) {
                           number(argument_at(*c.info, format_limits(DType::kF32).overflows_from)))
             : fmt::format("The exact result reaches {}: it passes fp32 and bf16 too.", number(size.at_least));
     d.evidence.push_back(why);
-    if (!exponential) d.advice.emplace_back("lower-magnitude");
+    if (d.advice.empty()) d.advice.emplace_back(exponential ? "log-form" : "lower-magnitude");
     d.why.emplace_back(d.advice.front(), why);
     return d;
   }
   // A limit takes the signal out of results that a wider format holds.
-  const bool limited = exponential && wide == Fit::kYes;
+  const bool limited = exponential && !by_hand && wide == Fit::kYes;
   if (limited) std::erase(d.advice, "clamp-input");
   d.advice.emplace_back("fp32-compute");
   d.why.emplace_back("fp32-compute",
