@@ -525,7 +525,7 @@ Analysis AnalyzerImpl::judge(const RunInfo& info, const TraceHealth& health, con
   for (Finding& finding : analysis.findings) {
     if (!trained) call_forward(finding);
     sources_.fill(finding);
-    fit_to_function(finding, info.framework.starts_with("torch") && (setup_.autocasts(DType::kF16) || setup_.autocasts(DType::kBF16)));
+    fit_to_autocast(finding, info.framework.starts_with("torch") && setup_.autocasts());
     finding.bad_steps.open = finding.bad_steps.open && finding.bad_steps.last < graph_.last_ended();
     if (finding.ranks.empty()) finding.ranks = {info.rank};
     finding.rank = finding.ranks.front();

@@ -289,7 +289,7 @@ Finding derivative_behind(const std::string& reader, const std::vector<std::stri
 TEST(Cures, of_an_op_whose_results_are_dropped_later_are_to_select_what_it_is_given) {
   const Finding f = derivative_behind("where", {"other"});
   EXPECT_EQ(advice_of(f), "select-argument clamp-input ");
-  EXPECT_TRUE(says(f, "Forward does not use this element, for where at m.py:25 drops it.")) << text_of(f);
+  EXPECT_TRUE(says(f, "Forward discards this result (where at m.py:25)")) << text_of(f);
   EXPECT_EQ(advice_of(derivative_behind("mul", {"other"})), "select-argument clamp-input ");
   EXPECT_EQ(advice_of(derivative_behind("nan_to_num")), "select-argument clamp-input ");
   EXPECT_EQ(advice_of(derivative_behind("clamp")), "select-first clamp-input ");
@@ -297,6 +297,28 @@ TEST(Cures, of_an_op_whose_results_are_dropped_later_are_to_select_what_it_is_gi
   EXPECT_EQ(advice_of(derivative_behind("sum")), "clamp-input ");
   EXPECT_EQ(advice_of(derivative_behind("mul")), "clamp-input ");
   EXPECT_EQ(advice_of(derivative_behind("cat")), "clamp-input ");
+}
+
+// where(x < 20, log1p(exp(x)), x): the infinite exponential is dropped, and backward multiplies 0 by it. `bad_loss`: the
+// loss is not finite either.
+Finding dropped_exponential(bool bad_loss) {
+  TraceBuilder t;
+  t.in("<loss>", Phase::kLoss).called_from("m.py:7");
+  const Handle e = t.op("exp", {{"self", t.value(finite().range(-3, 96))}}, finite().inf(1));
+  const Handle y = t.op("where", {{"self", t.op("log1p", {{"self", e}}, finite().inf(1))}, {"other", t.value(finite())}}, finite());
+  const Handle loss = bad_loss ? t.op("add", {{"self", e}, {"other", y}}, finite().inf(1)) : t.op("sum", {{"self", y}}, finite(1));
+  t.mark(TensorRole::kLoss, "loss", loss);
+  const Handle g = t.in("<loss>", Phase::kBackward).op("mul", {{"self", t.value(finite().zeros(1))}, {"other", e}}, finite().nan(1));
+  t.mark(TensorRole::kBoundaryGradient, "fc.weight", g);
+  t.end_step();
+  return analysis_of(t).findings.at(0);
+}
+
+TEST(Cures, of_what_forward_drops_and_backward_brings_back_are_to_select_what_the_op_is_given) {
+  const Finding f = dropped_exponential(false);
+  EXPECT_EQ(advice_of(f), "select-argument clamp-input lower-magnitude ");
+  EXPECT_TRUE(says(f, "Forward discards this result (where)")) << text_of(f);
+  EXPECT_EQ(advice_of(dropped_exponential(true)), "clamp-input lower-magnitude ");
 }
 
 // 5e20 / divisor passes fp32.
@@ -412,7 +434,7 @@ TEST(Cures, of_a_divisor_that_is_one_number_of_the_programs_own_look_at_where_it
     const Handle y = t.in("").op("div", {{"self", t.value(finite(1).range(1, 1))}, {"other", count}}, finite(1).inf(1));
     t.mark(TensorRole::kLoss, "loss", y);
     t.end_step();
-    EXPECT_EQ(advice_of(analysis_of(t).findings.at(0)), made ? "skip-zero-divisors guard-denominator " : "look-at-divisor ");
+    EXPECT_EQ(advice_of(analysis_of(t).findings.at(0)), made ? "skip-zero-divisors " : "look-at-divisor ");
   }
 }
 
@@ -458,8 +480,8 @@ std::string divided_by(DType made, double factor) {
 TEST(Cures, of_a_division_by_counts_keep_them_at_1_or_more) {
   EXPECT_EQ(divided_by(DType::kI64, 4), "clamp-count ");
   EXPECT_EQ(divided_by(DType::kU8, 4), "count-in-int64 ");
-  EXPECT_EQ(divided_by(DType::kBF16, 4), "skip-zero-divisors guard-denominator ");
-  EXPECT_EQ(divided_by(DType::kI64, 0.5), "skip-zero-divisors guard-denominator ");
+  EXPECT_EQ(divided_by(DType::kBF16, 4), "skip-zero-divisors ");
+  EXPECT_EQ(divided_by(DType::kI64, 0.5), "skip-zero-divisors ");
 }
 
 // log of what is below 0: of `sigma`, a parameter if `trained`, past a view and a sum with another value.

@@ -219,8 +219,8 @@ TEST(Remedies, say_no_number_but_the_one_that_was_tried) {
   t.mark(TensorRole::kLoss, "loss", r);
   t.end_step();
   EXPECT_EQ(analysis_of(t).findings.at(0).advice.at(0).text,
-            "Add a small constant to the denominator, one that does not round to 0 in the number format, or skip elements "
-            "where it is 0. Tried here: reciprocal(x + 1e-06).");
+            "Add a small constant to the denominator, one that does not round to 0 in the number format. Tried here: "
+            "reciprocal(x + 1e-06).");
 }
 
 TEST(Probes, of_other_ops_change_nothing) {

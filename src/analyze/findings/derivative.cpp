@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <optional>
+
 #include "src/analyze/wording/text.h"
 #include "src/analyze/graph/swallow.h"
 #include "src/analyze/graph/value_graph.h"
@@ -37,29 +39,26 @@ std::string set_up_text(const Case& backward, const Birth& hidden) {
 
 namespace {
 
-struct Selection {
-  StringId op = 0, call_site = 0;
-  bool there = false;
+struct DroppedBy {
+  StringId op = 0, call_site = 0;  // call_site: 0 where it is not known
 };
 
-Selection selection_of(const Case& c) {
+std::optional<DroppedBy> dropped_by(const Case& c) {
   const Birth& birth = c.birth;
   if (birth.at.phase == Phase::kBackward) {
     const std::optional<OpSnapshot>& by = c.context->selected_by;
     const bool met_zero = c.output->stats.nan > 0 || birth.first_nan;  // 0 / 0, or Inf that was multiplied by 0
-    return by && met_zero ? Selection{by->op, by->call_site, true} : Selection{};
+    return by && met_zero ? std::optional(DroppedBy{by->op, by->call_site}) : std::nullopt;
   }
-  if (birth.events.empty() || !birth.dropped_at) return {};
-  const std::uint32_t step = birth.events.first();
-  const bool loss_bad = birth.first_bad_loss && *birth.first_bad_loss <= step;
-  // What was dropped comes back by the derivative, and by nothing that was computed of it in forward.
+  const OpRef* dropped = dropped_in_forward(birth);
+  // It comes back by the derivative, and by nothing that was computed of it in forward.
   bool by_derivative = false;
   for (const ChainNode& node : birth.chain.nodes) {
     if (node.role != "carrier" || node.phase > Phase::kBackward) continue;
-    if (node.phase != Phase::kBackward) return {};
+    if (node.phase != Phase::kBackward) return std::nullopt;
     by_derivative = true;
   }
-  return birth.dropped_at->step == step && !loss_bad && by_derivative ? Selection{birth.dropped_at->op, 0, true} : Selection{};
+  return dropped != nullptr && by_derivative ? std::optional(DroppedBy{dropped->op, 0}) : std::nullopt;
 }
 
 }  // namespace
@@ -67,17 +66,17 @@ Selection selection_of(const Case& c) {
 void add_selection(Diagnosis& d, FindingClass cls, const Case& c) {
   const bool of_numbers = cls == FindingClass::kDivideByZero || cls == FindingClass::kInvalid || cls == FindingClass::kOverflow;
   if (!c.is_op() || !of_numbers) return;
-  const Selection selection = selection_of(c);
-  if (!selection.there) return;
-  const std::string& site = c.text(selection.call_site);
-  const std::string by = c.text(selection.op) + (site.empty() || selection.call_site == c.birth.call_site ? "" : " at " + site);
+  const std::optional<DroppedBy> dropped = dropped_by(c);
+  if (!dropped) return;
+  const bool elsewhere = dropped->call_site != 0 && dropped->call_site != c.birth.call_site;
   d.explanation += fmt::format(
-      " Forward does not use this element, for {} drops it. Its derivative is computed all the same: 0 times infinity, or 0/0.", by);
+      " Forward discards this result ({}{}), but backward still multiplies its gradient of 0 by the derivative there: 0 * Inf, or 0/0.",
+      c.text(dropped->op), elsewhere ? " at " + c.text(dropped->call_site) : "");
   // A constant beside the divisor leaves what else has no derivative at 0, such as the root that made it.
   std::erase(d.advice, "guard-denominator");
-  const OpInfo& info = c.names.op(selection.op);
-  const bool takes_some = (info.has(kReplaces) && info.name != "nan_to_num") || (info.has(kSelects) && !info.has(kMasks));
-  d.advice.insert(d.advice.begin(), takes_some ? "select-first" : "select-argument");
+  const OpInfo& info = c.names.op(dropped->op);
+  const bool clamps_or_indexes = (info.has(kReplaces) && info.name != "nan_to_num") || (info.has(kSelects) && !info.has(kMasks));
+  d.advice.insert(d.advice.begin(), clamps_or_indexes ? "select-first" : "select-argument");
 }
 
 }  // namespace nanhunt::analyze

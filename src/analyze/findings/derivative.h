@@ -19,8 +19,8 @@ const Birth* set_up_by(const Case& backward, const ValueGraph& graph);
 // What such an op made, and what hid it.
 std::string set_up_text(const Case& backward, const Birth& hidden);
 
-// Says of an op whose results a selection dropped, so that its derivative met a gradient of 0, that what it is given is to
-// be selected as well.
+// The selection that dropped an op's results, whose derivative then met a gradient of 0; and the advice to select what the
+// op is given.
 void add_selection(Diagnosis& d, FindingClass cls, const Case& c);
 
 }  // namespace nanhunt::analyze

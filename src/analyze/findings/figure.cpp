@@ -7,9 +7,9 @@ namespace nanhunt::analyze {
 
 bool is_of_model(const Case& c) { return c.birth.at.module != 0 && c.module() != kOutsideModules; }
 
-bool is_beside(const Birth& birth) {
-  const bool between = birth.at.phase == Phase::kData || birth.at.phase == Phase::kUpdate;
-  return between && !birth.sinks.empty() && std::ranges::all_of(birth.sinks, [](const SinkHit& sink) {
+// ValueGraph::judge_validation gives such a sink the phase kUpdate.
+bool is_beside_training(const Birth& birth) {
+  return is_between_steps(birth.at.phase) && !birth.sinks.empty() && std::ranges::all_of(birth.sinks, [](const SinkHit& sink) {
            return sink.kind == TensorRole::kOutput && sink.made_in == Phase::kUpdate;
          });
 }
@@ -17,7 +17,7 @@ bool is_beside(const Birth& birth) {
 bool is_figure(const Case& c) {
   const Birth& birth = c.birth;
   if (!c.is_op() || is_of_model(c)) return false;
-  if (is_beside(birth)) return true;
+  if (is_beside_training(birth)) return true;
   if (birth.at.phase != Phase::kValidation) return false;
   const std::vector<ArgSnapshot>& read = c.context->op.inputs;
   const std::vector<ChainNode>& nodes = birth.chain.nodes;

@@ -90,7 +90,7 @@ bool lasts(const SinkHit& sink) {
 
 std::string text_of(const SinkHit& sink, const Case& c) {
   const bool validated = sink.kind == TensorRole::kOutput &&
-                         (sink.made_in == Phase::kValidation || c.birth.at.phase == Phase::kValidation || is_beside(c.birth));
+                         (sink.made_in == Phase::kValidation || c.birth.at.phase == Phase::kValidation || is_beside_training(c.birth));
   return validated ? "what a validation computed" : sink_text(sink.kind, c.text(sink.path));
 }
 
@@ -171,7 +171,7 @@ Finding make_finding(const Diagnosed& d) {
     if (is_given && phase == Phase::kValidation) phase = model ? Phase::kForward : Phase::kLoss;
   };
   set_phase(f.place.phase, is_of_model(c));
-  if (is_beside(birth)) f.place.phase = Phase::kValidation;
+  if (is_beside_training(birth)) f.place.phase = Phase::kValidation;
   if (birth.kind == BirthKind::kBatch) f.place.module.reset();
   if (birth.into_role && is_sink(*birth.into_role) && birth.at.module == 0) f.place.module = c.text(birth.into_name);
   f.call_site = c.text(birth.call_site);

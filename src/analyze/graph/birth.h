@@ -155,6 +155,9 @@ struct Change {
   bool carries = false;  // what is made of it may go wrong because of it
 };
 
+// Where a program computes beside its models: it has a step's phases of data and after the update.
+inline bool is_between_steps(Phase phase) { return phase == Phase::kData || phase == Phase::kUpdate; }
+
 // Data that first did harm in the step after they were made are that step's: its batch is read ahead, or a step ends with
 // the next forward.
 inline bool is_of_next_step(Phase phase, std::uint32_t made, const StepSet& events) {
@@ -229,6 +232,14 @@ struct Birth {
     return trial.only_gradients && (!trial.reached_loss || at.phase == Phase::kScale);
   }
 };
+
+// The op of forward that dropped its infinities, where the loss of the first bad step stayed finite; nullptr: none did.
+inline const OpRef* dropped_in_forward(const Birth& birth) {
+  if (!birth.dropped_at || birth.events.empty()) return nullptr;
+  const std::uint32_t step = birth.events.first();
+  const bool loss_bad = birth.first_bad_loss && *birth.first_bad_loss <= step;
+  return birth.dropped_at->step == step && !loss_bad ? &*birth.dropped_at : nullptr;
+}
 
 inline constexpr std::size_t kMaxSinks = 256;
 

@@ -15,6 +15,13 @@ bool is_pole_slot(const OpInfo& info, const std::string& slot) {
   return !slot.empty() && std::find(info.pole_slots.begin(), info.pole_slots.end(), slot) != info.pole_slots.end();
 }
 
+// The argument that can be singular; nullptr: there is none.
+const ArgSnapshot* pole_of(const OpSnapshot& op, const OpInfo& info, const Names& names) {
+  const auto pole = std::find_if(op.inputs.begin(), op.inputs.end(),
+                                 [&](const ArgSnapshot& arg) { return is_pole_slot(info, names.text(arg.slot)); });
+  return pole == op.inputs.end() ? nullptr : &*pole;
+}
+
 // Fills pole_maker and pole_of of an op of backward.
 void trace_pole(OriginContext& context, const OpInfo& info, const Names& names, ValueTable& values, const OpRing& ring) {
   const auto maker = [&](ValueId id) -> const RecentOp* {
@@ -25,9 +32,8 @@ void trace_pole(OriginContext& context, const OpInfo& info, const Names& names, 
     const std::uint64_t seq = known != kNoSeq || storage == nullptr ? known : storage->maker;
     return seq < context.op.seq ? ring.find(seq) : nullptr;
   };
-  const auto pole = std::find_if(context.op.inputs.begin(), context.op.inputs.end(),
-                                 [&](const ArgSnapshot& arg) { return is_pole_slot(info, names.text(arg.slot)); });
-  if (pole == context.op.inputs.end()) return;
+  const ArgSnapshot* pole = pole_of(context.op, info, names);
+  if (pole == nullptr) return;
   const RecentOp* first = maker(pole->value);
   if (first == nullptr) return;
   if (first->phase != Phase::kBackward) {  // a result of forward itself, or a view of one
@@ -103,9 +109,8 @@ std::optional<OpSnapshot> derived_of(const OriginContext& context, const OpInfo&
                                      const OpRing& ring) {
   const OpSnapshot& origin = context.op;
   if (!forward_op(names.text(origin.op)).empty()) return std::nullopt;  // its name says it
-  const auto pole = std::find_if(origin.inputs.begin(), origin.inputs.end(),
-                                 [&](const ArgSnapshot& arg) { return is_pole_slot(info, names.text(arg.slot)); });
-  const bool has_pole = pole != origin.inputs.end();
+  const ArgSnapshot* pole = pole_of(origin, info, names);
+  const bool has_pole = pole != nullptr;
   std::vector<ValueId> saved;
   if (has_pole) {
     saved = saved_for(pole->value, origin.call_site, values, ring);
@@ -133,21 +138,21 @@ std::optional<OpSnapshot> derived_of(const OriginContext& context, const OpInfo&
 
 constexpr std::size_t kMostFollowed = 64;  // values
 
-bool holds(std::span<const ValueId> values, ValueId id) { return std::ranges::find(values, id) != values.end(); }
+bool is_among(std::span<const ValueId> values, ValueId id) { return std::ranges::find(values, id) != values.end(); }
 
-// Past a first op, in the order in which they ran: whatever is computed of its results, until something selects.
-class Selection {
+// The values that are computed of an op's results, element by element, until an op selects among them.
+class SelectionSearch {
  public:
-  Selection(Names& names, ValueTable& values, const OpRing& ring) : names_(names), values_(values), ring_(ring) {}
+  SelectionSearch(Names& names, ValueTable& values, const OpRing& ring) : names_(names), values_(values), ring_(ring) {}
 
   void follow(const RecentOp& op) {
-    for (std::uint32_t i = 0; i < op.outputs && shown_.size() < kMostFollowed; ++i) shown_.push_back(ring_.output(op, i).value);
+    for (std::uint32_t i = 0; i < op.outputs && followed_.size() < kMostFollowed; ++i) followed_.push_back(ring_.output(op, i).value);
   }
 
   bool reads(const RecentOp& op, std::span<const ValueId> any) const {
     for (std::uint32_t i = 0; i < op.inputs; ++i) {
       const OpArg& arg = ring_.input(op, i);
-      if (arg.role != ArgRole::kMask && arg.role != ArgRole::kIndex && holds(any, arg.value)) return true;
+      if (arg.role != ArgRole::kMask && arg.role != ArgRole::kIndex && is_among(any, arg.value)) return true;
     }
     return false;
   }
@@ -165,15 +170,16 @@ class Selection {
     return info.has(kElementwise) || (info.has(kKeepsMask) && info.bound == Bound::kCopy);
   }
 
-  std::span<const ValueId> shown() const { return shown_; }
+  std::span<const ValueId> followed() const { return followed_; }
 
  private:
-  // Of a damaged trace it may be any number.
+  // The number of elements; a double, for the sizes of a damaged trace may overflow. -1: not known.
   double numel_of(ValueId id) const {
     const Value* value = values_.find(id);
     const LayoutRecord* layout = value == nullptr ? nullptr : names_.layout(value->layout);
-    double numel = layout == nullptr ? -1 : 1;
-    for (std::size_t i = 0; layout != nullptr && i < layout->sizes.size(); ++i) numel *= static_cast<double>(layout->sizes[i]);
+    if (layout == nullptr) return -1;
+    double numel = 1;
+    for (const std::int64_t size : layout->sizes) numel *= static_cast<double>(size);
     return numel;
   }
 
@@ -188,7 +194,7 @@ class Selection {
     const double left = numel_of(ring_.output(op, 0).value);
     for (std::uint32_t i = 0; i < op.inputs; ++i) {
       const OpArg& arg = ring_.input(op, i);
-      if (holds(shown_, arg.value) && left >= 0 && left < numel_of(arg.value)) return true;
+      if (is_among(followed_, arg.value) && left >= 0 && left < numel_of(arg.value)) return true;
     }
     return false;
   }
@@ -196,7 +202,7 @@ class Selection {
   bool has_mask_beside(const RecentOp& op) const {
     for (std::uint32_t i = 0; i < op.inputs; ++i) {
       const OpArg& arg = ring_.input(op, i);
-      const Value* value = holds(shown_, arg.value) ? nullptr : values_.find(arg.value);
+      const Value* value = is_among(followed_, arg.value) ? nullptr : values_.find(arg.value);
       if (value == nullptr) continue;
       const LayoutRecord* layout = names_.layout(value->layout);
       if ((layout != nullptr && layout->dtype == DType::kBool) || (value->has_stats && value->stats.is_mask())) return true;
@@ -207,24 +213,13 @@ class Selection {
   Names& names_;
   ValueTable& values_;
   const OpRing& ring_;
-  std::vector<ValueId> shown_;
+  std::vector<ValueId> followed_;
 };
 
 bool makes(const RecentOp& op, std::span<const ValueId> any, const OpRing& ring) {
   for (std::uint32_t i = 0; i < op.outputs; ++i)
-    if (holds(any, ring.output(op, i).value)) return true;
+    if (is_among(any, ring.output(op, i).value)) return true;
   return false;
-}
-
-// The first op of the origin's step that can be found.
-std::uint64_t first_of_step(const OpSnapshot& origin, const OpRing& ring) {
-  std::uint64_t first = origin.seq;
-  for (std::uint64_t back = 1; back <= OpRing::kOps && back <= origin.seq; ++back) {
-    const RecentOp* op = ring.find(origin.seq - back);
-    if (op == nullptr || op->step != origin.step) break;
-    first = op->seq;
-  }
-  return first;
 }
 
 // The first op that selected among the results of an op of forward, or of what was computed of them element by element:
@@ -233,16 +228,16 @@ std::uint64_t first_of_step(const OpSnapshot& origin, const OpRing& ring) {
 // the same line that took or made a value in `saved`.
 const RecentOp* find_selection(const OpSnapshot& origin, const OpSnapshot* derived, std::span<const ValueId> saved,
                                Names& names, ValueTable& values, const OpRing& ring) {
-  Selection search(names, values, ring);
-  for (std::uint64_t seq = derived != nullptr ? derived->seq : first_of_step(origin, ring); seq < origin.seq; ++seq) {
+  SelectionSearch search(names, values, ring);
+  for (std::uint64_t seq = derived != nullptr ? derived->seq : origin.seq - std::min(origin.seq, OpRing::kOps); seq < origin.seq; ++seq) {
     const RecentOp* op = ring.find(seq);
-    if (op == nullptr || op->phase == Phase::kBackward) continue;
+    if (op == nullptr || op->step != origin.step || op->phase == Phase::kBackward) continue;
     const bool is_first = derived != nullptr
                               ? seq == derived->seq
                               : op->call_site == origin.call_site && (search.reads(*op, saved) || makes(*op, saved, ring));
     if (is_first) {
       search.follow(*op);
-    } else if (search.reads(*op, search.shown())) {
+    } else if (search.reads(*op, search.followed())) {
       if (search.selects(*op)) return op;
       if (search.hands_on(*op)) search.follow(*op);
     }
@@ -254,12 +249,12 @@ const RecentOp* find_selection(const OpSnapshot& origin, const OpSnapshot* deriv
 std::optional<OpSnapshot> selected_by(const OriginContext& context, const OpInfo& info, Names& names, ValueTable& values,
                                       const OpRing& ring) {
   const OpSnapshot& origin = context.op;
-  const auto pole = std::find_if(origin.inputs.begin(), origin.inputs.end(),
-                                 [&](const ArgSnapshot& arg) { return is_pole_slot(info, names.text(arg.slot)); });
-  if (pole == origin.inputs.end() || origin.call_site == 0) return std::nullopt;
-  const std::vector<ValueId> saved = saved_for(pole->value, origin.call_site, values, ring);
-  const RecentOp* op =
-      find_selection(origin, context.derivative_of ? &*context.derivative_of : nullptr, saved, names, values, ring);
+  const ArgSnapshot* pole = pole_of(origin, info, names);
+  if (pole == nullptr || origin.call_site == 0) return std::nullopt;
+  const OpSnapshot* derived = context.derivative_of ? &*context.derivative_of : nullptr;
+  std::vector<ValueId> saved;
+  if (derived == nullptr) saved = saved_for(pole->value, origin.call_site, values, ring);
+  const RecentOp* op = find_selection(origin, derived, saved, names, values, ring);
   return op == nullptr ? std::nullopt : std::optional(snapshot(*op, values, ring));
 }
 
@@ -391,10 +386,7 @@ std::unique_ptr<OriginContext> capture(const OpInView& op, Names& names, ValueTa
   };
   std::vector<Open> open;
   // Of a mean over nothing that it is empty says all; else any input may have made it bad.
-  const bool has_pole = op.info->pole != Pole::kEmpty &&
-                        std::any_of(origin.inputs.begin(), origin.inputs.end(), [&](const ArgSnapshot& arg) {
-                          return is_pole_slot(*op.info, names.text(arg.slot));
-                        });
+  const bool has_pole = op.info->pole != Pole::kEmpty && pole_of(origin, *op.info, names) != nullptr;
   for (std::size_t i = 0; i < origin.inputs.size(); ++i) {
     if (!has_pole || is_pole_slot(*op.info, names.text(origin.inputs[i].slot))) open.push_back({-1, i});
   }

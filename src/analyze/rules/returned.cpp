@@ -52,11 +52,9 @@ std::string returned_text(const Case& c, const EvidenceMap& evidence) {
     std::string text = fmt::format("at {}: {} {}.",
                                    coords.empty() ? fmt::format("element {}", row->flat_index) : coords_text(coords),
                                    node.op, met(c, *row));
-    const std::uint32_t step = birth.events.first();
-    const bool loss_bad = birth.first_bad_loss && *birth.first_bad_loss <= step;
-    if (birth.dropped_at && birth.dropped_at->step == step && node.phase == Phase::kBackward && !loss_bad) {
+    if (const OpRef* dropped = dropped_in_forward(birth); dropped != nullptr && node.phase == Phase::kBackward) {
       text += fmt::format(" In forward `{}` did not use the infinite numbers, so the loss stayed finite in step {}.",
-                          c.text(birth.dropped_at->op), step);
+                          c.text(dropped->op), dropped->step);
     }
     return text;
   }

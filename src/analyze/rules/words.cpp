@@ -246,11 +246,8 @@ std::optional<DType> format_of_count(const Case& c, const ArgSnapshot& arg) {
                                  [](const ScalarSnapshot& s) { return s.value == std::round(s.value); });
   if (!hands_on || !whole) return std::nullopt;
   std::optional<DType> format;
-  for (const ArgSnapshot& in : op->inputs) {
-    const std::optional<DType> one = format_of_count(c, in);
-    if (!one) return std::nullopt;
-    if (!format) format = one;
-  }
+  for (const ArgSnapshot& in : op->inputs)
+    if (!(format = format_of_count(c, in))) return std::nullopt;
   return format;
 }
 
@@ -268,8 +265,8 @@ const OpSnapshot* root_before(const Case& c, const ArgSnapshot& arg) {
 }
 
 // Forward mode makes the derivative of a root where the root is taken: a tangent over 2 * sqrt(x), at its line.
-bool is_tangent(const Case& c) {
-  const OpSnapshot *root = root_before(c, *c.pole), *maker = maker_of(c, *c.pole);
+bool is_tangent(const Case& c, const OpSnapshot* root) {
+  const OpSnapshot* maker = maker_of(c, *c.pole);
   return root != nullptr && maker != root && root->call_site == c.birth.call_site && maker->call_site == c.birth.call_site;
 }
 
@@ -334,13 +331,14 @@ std::vector<std::string> denominator_advice(const Case& c) {
   if (c.info->pole == Pole::kEmpty) return {"skip-empty"};
   if (c.info->pole == Pole::kFew) return {"few-elements"};
   if (const auto format = c.pole == nullptr ? std::nullopt : format_of_count(c, *c.pole)) {
-    if (format == DType::kU8) return {"count-in-int64"};
-    return {"clamp-count"};
+    return {format == DType::kU8 ? "count-in-int64" : "clamp-count"};
   }
   if (c.birth.at.phase != Phase::kBackward && c.pole != nullptr) {
-    // x / 0 of an x that is not 0, and 1 / 0: no constant makes a sound number of it.
-    if (c.info->bound == Bound::kQuotient && c.output->stats.inf() > 0 && !is_tangent(c)) return {"skip-zero-divisors", "guard-denominator"};
-    if (root_before(c, *c.pole) != nullptr) return {"eps-in-sqrt"};
+    const OpSnapshot* of_divisor = root_before(c, *c.pole);
+    // x / 0 of an x that is not 0: no constant makes a sound number of it.
+    const bool infinite = c.info->bound == Bound::kQuotient && c.output->stats.inf() > 0;
+    if (infinite && !is_tangent(c, of_divisor)) return {"skip-zero-divisors"};
+    if (of_divisor != nullptr) return {"eps-in-sqrt"};
   }
   return {"guard-denominator"};
 }

@@ -22,8 +22,8 @@ constexpr std::string_view kFunctionInFp32 =
     "Run this op in fp32: where autocast is on, put torch.amp.custom_fwd(device_type=..., cast_inputs=torch.float32) on the "
     "forward of its autograd.Function and torch.amp.custom_bwd(device_type=...) on the backward.";
 constexpr std::string_view kFp32OutsideAutocast =
-    "Run this op, or this layer, in fp32: inside of torch.autocast(device_type=..., enabled=False), for autocast rounds again "
-    "what .float() has widened.";
+    "Run this op, or this layer, in fp32: inside torch.autocast(device_type=..., enabled=False), on inputs cast by .float(). "
+    "Outside of that block autocast rounds them again.";
 
 constexpr Row kRows[] = {
     {"avoid-cancellation",
@@ -81,14 +81,14 @@ constexpr Row kRows[] = {
      "A graph that comes out of a cache comes without its operations."},
     {"compile-off", "Run it once more with TORCH_COMPILE_DISABLE=1 in the environment: then every operation is heard.",
      "Without the compiler operations run one by one."},
-    {"count-in-int64", "Keep the count in int64.", "uint8 counts to 255, and 256 is 0 again."},
+    {"count-in-int64", "Keep the count in int64, clamped from below at 1.", "uint8 holds 0 to 255: 256 becomes 0."},
     {"ctc-lengths",
      "Drop samples whose input is shorter than their target, or set zero_infinity=True.",
      "Their loss is infinite whatever the model says."},
     {"cure-origin", "Cure the op named here: no loss scale can.",
      "The scaler lowers the scale because it takes every bad gradient for an overflow."},
-    {"drop-bad-samples", "Check samples in the data set and repair the ones that are not finite, or leave them out of it (a rank that skips a batch "
-     "is out of step with the others).",
+    {"drop-bad-samples", "Check samples in the Dataset: repair those that are not finite, or leave them out there. A rank that skips a batch in its "
+     "loop leaves the others waiting.",
      "One bad sample makes the whole update bad."},
     {"eps-1e-4", "Raise eps to 1e-4, the first power of ten that is a normal fp16 number.",
      "It stops the division by 0, but a second moment that is stored as 0 still gives steps of the wrong size."},
@@ -128,8 +128,7 @@ constexpr Row kRows[] = {
     {"guard-base", "Add a small constant to the base before the power, or clamp it away from 0.",
      "0 to a negative power is infinite, and so is the derivative of a power below 1 at 0."},
     {"guard-denominator",
-     "Add a small constant to the denominator, one that does not round to 0 in the number format (fp16: 1e-4), or skip "
-     "elements where it is 0.",
+     "Add a small constant to the denominator, one that does not round to 0 in the number format (fp16: 1e-4).",
      "Nothing keeps the denominator from being 0."},
     {"guard-value", "Check the constant before it is written.", "The op did what it was told."},
     {"held-bound", "Clamp to a bound that the number format holds: 1 - 1e-6 in fp32, 0.999 in fp16, 0.99 in bf16.",
@@ -138,12 +137,12 @@ constexpr Row kRows[] = {
      "A scale that is too large loses steps until it has been lowered."},
     {"interval-above-count", "Set the growth interval above the count of clean steps, or set the count to 0.",
      "The scaler compares the two for equality only."},
-    {"keep-above-zero", "Keep the argument away from 0: make it of softplus, or add a number to it that is not small (of evidence: 1).",
+    {"keep-above-zero", "Keep the argument away from 0: softplus(x) plus a constant that is not small (1 for the concentrations of a Dirichlet).",
      "The logarithm of the gamma function, and each of its derivatives, is infinite at 0 and at the negative whole "
      "numbers."},
     {"keep-one-key",
      "Leave at least one entry of each row unmasked, or write zeros into the scores of fully masked rows, before this operation: "
-     "what is put in place of its NaN leaves that of its derivative.",
+     "replacing its NaN afterwards (nan_to_num) leaves NaN gradients.",
      "A row without any finite entry has neither a softmax nor a largest entry."},
     {"keep-roundings",
      "Set torch._inductor.config.emulate_precision_casts = True, which rounds where the program does, or leave this line out of "
@@ -166,7 +165,7 @@ constexpr Row kRows[] = {
      "Operations of other processes are not heard."},
     {"log-form",
      "Take the function and its logarithm in one: log(cosh(x)) is |x| + softplus(-2 * |x|) - log(2), log(i0(x)) is "
-     "|x| + log(i0e(x)), the logarithm of a sum of exponentials is logsumexp, of a running one logcumsumexp.",
+     "|x| + log(i0e(x)), the logarithm of a sum of exponentials is logsumexp, of a running sum logcumsumexp.",
      "The logarithm fits where the number itself does not."},
     {"log-softmax", "Take the logarithm and the softmax in one: log_softmax, or cross_entropy of the logits.",
      "It never forms the logarithm of a probability that was rounded to 0."},
@@ -246,23 +245,25 @@ constexpr Row kRows[] = {
     {"scaler-call-order", "Call unscale_, then clip, step and update, each once, in this order.",
      "The scaler counts on each call once per update."},
     {"select-argument",
-     "Select what the operation is given as well: x = torch.where(ok, x, 0.5), then the operation, then the selection that "
-     "is there.",
+     "Replace what the operation is given, too: torch.where(ok, x, 0.5) before it, where ok marks the elements that are kept "
+     "(of a division its divisor). Keep the selection after it.",
      "What a selection drops has a gradient of 0, and the derivative that it is multiplied by must be finite too."},
     {"select-before",
      "Select before the arithmetic: torch.where(mask > 0, y, 0) on what holds the NaN, or index all of it with the mask.",
      "A product keeps NaN whatever the mask is; a selection does not."},
-    {"select-first", "Clamp, or index, what the operation is given, instead of what it gives.",
+    {"select-first",
+     "Clamp or index the argument of the operation, not its result: sqrt(x.clamp(min=1e-6)) in place of sqrt(x).clamp(min=1e-3).",
      "What a selection drops has a gradient of 0, and the derivative that it is multiplied by must be finite too."},
     {"skip-empty", "Skip the mean where nothing is left to average, or divide the sum by at least 1.",
      "A mean over nothing is 0/0."},
-    {"skip-unlabelled", "Divide the sum of the loss by at least 1 label, or skip batches without a valid one (on all ranks alike).",
+    {"skip-unlabelled", "Divide the summed loss by the number of valid labels, clamped from below at 1, or skip batches without one on all ranks "
+     "alike.",
      "A mean over nothing is 0/0."},
     {"skip-zero-divisors",
-     "Leave out what is divided by 0: x / torch.where(y == 0, 1, y), and 0 there, or mend what makes it 0.",
-     "x / 0 of an x that is not 0 has no value: beside a small constant the quotient is only huge."},
+     "Write 0 where the divisor is 0: torch.where(y == 0, 0, x / torch.where(y == 0, 1, y)); or correct what makes it 0.",
+     "x / 0 is infinite; beside a small constant it is finite, but huge."},
     {"slogdet", "Take the logarithm of |det| from slogdet, or make the matrix such that its determinant is above 0.",
-     "A determinant below 0 has no logarithm."},
+     "A determinant leaves its format long before its logarithm does, and one below 0 has none."},
     {"sound-state",
      "Load an optimizer state that is finite and whose means of squares are not negative, or begin without it.",
      "The optimizer goes on from what it is given: every update after it is made of that state."},
@@ -316,9 +317,9 @@ constexpr Formula kFormulas[] = {
     {"log-softmax", "Take log softmax in one: z - max(z) - log(sum(exp(z - max(z))))."},
     {"log-softmax-fp32", "Take the loss of the logits in fp32."},
     {"select-argument",
-     "Select what the operation is given as well (where it is not taken, 0.5), then the operation, then the selection that "
-     "is there."},
-    {"skip-zero-divisors", "Leave out what is divided by 0, or mend what makes it 0."},
+     "Replace what the operation is given, too, where its result is not taken (of a division its divisor), by 0.5. Keep the "
+     "selection after it."},
+    {"skip-zero-divisors", "Write 0 where the divisor is 0, and divide by 1 there; or correct what makes it 0."},
     {"stay-in-logarithms",
      "Stay in logarithms: of exponents z, with the logarithms of weights and factors added to them, take "
      "max(z) + log(sum(exp(z - max(z))))."},
@@ -403,7 +404,7 @@ void fit_to_format(Advice& advice, DType stored) {
   advice.text.replace(at, kOfFp16.size(), fmt::format("({}: {})", dtype_name(stored), stored == DType::kF64 ? "1e-12" : "1e-8"));
 }
 
-void fit_to_function(Finding& finding, bool autocasts) {
+void fit_to_autocast(Finding& finding, bool autocasts) {
   const OpPlace& at = finding.place;
   // The derivative of an op of forward has the frames of that op.
   const bool of_layer = at.phase == Phase::kBackward && at.module && !at.module->starts_with('<');

@@ -13,7 +13,7 @@ Advice make_advice(std::string_view id);  // an id that is not in the table is i
 // The constant that an op's own format holds, where the text names one of fp16.
 void fit_to_format(Advice& advice, DType stored);
 // How an op is run in fp32 where the program `autocasts`, and inside of a backward that the program wrote itself.
-void fit_to_function(Finding& finding, bool autocasts);
+void fit_to_autocast(Finding& finding, bool autocasts);
 // What came of it when it was tried on the numbers that the op read. `what`: "CHANGE; SCOPE".
 void add_trial(Advice& advice, const ProbeRecord& trial, std::string_view what);
 // What worked, what was not tried, what failed. A lower init_scale stays first: a scale that is too large is the cause,

@@ -59,7 +59,7 @@ def share(out, x, on, numbers):
     return (y / (whole + numbers[0] if numbers else whole)).pow(2).mean()
 
 
-def slope(out, x, on, numbers):
+def quotient(out, x, on, numbers):
     """A number that is not 0 by 0: beside a small constant the quotient is finite, and of no use."""
     r = torch.linspace(0, 1, 4) if on == 0 else torch.linspace(0.1, 1, 4)
     if numbers is None:
@@ -205,7 +205,7 @@ FAULTS = {
     "two logarithms of 0": Fault(two_logs, "aten::log", "clamp-input"),
     "the derivative of a root at 0": Fault(length, "aten::div", "builtin-norm"),
     "0 by 0": Fault(share, "aten::div", "guard-denominator"),
-    "what is not 0 by 0": Fault(slope, "aten::div", "skip-zero-divisors"),
+    "what is not 0 by 0": Fault(quotient, "aten::div", "skip-zero-divisors"),
     "0 by a count of 0": Fault(mean_of_some, "aten::div", "clamp-count"),
     "0 by 0, layer after layer": Fault(means, "aten::div", "guard-denominator"),
     "the second derivative of a root at 0": Fault(penalty_by_hand, "aten::div", "eps-in-sqrt", ("builtin-norm",)),

@@ -26,8 +26,6 @@ GUARDS = {torch.float16: (1e-4, 1e-3, 1e-2), torch.bfloat16: (1e-8, 1e-6, 1e-4),
           torch.float64: (1e-12, 1e-8)}
 _INSIDE = (1e-6, 1e-4, 1e-3)  # from an end of a domain
 Attempts = Callable[["Call"], Iterator[Attempt]]
-_LOGS = frozenset({"log", "log2", "log10"})
-_QUOTIENTS = frozenset({"div", "true_divide", "reciprocal", "rsqrt"})
 
 
 def _format(call: Call) -> torch.dtype:
@@ -164,14 +162,14 @@ def _above(call: Call) -> Iterator[Attempt]:
 # Quotients.
 def _raised(call: Call) -> Iterator[Attempt]:
     """A constant that was rounded away has left what it was added to."""
-    at = 1 if _name(call) in ("div", "true_divide") else 0
+    at = _divisor(call)
     words = "x / (y + {})" if at == 1 else f"{_name(call)}(x + {{}})"
     for guard in _guards(call) if _argument(call, at) is not None else ():
         yield Attempt(words.format(_text(guard)), _on(at, _plus(guard)))
 
 
 def _divisor(call: Call) -> int:
-    return 0 if _name(call) in ("reciprocal", "rsqrt") else 1
+    return 1 if _name(call) in ("div", "true_divide") else 0
 
 
 def _counted(call: Call) -> Iterator[Attempt]:
@@ -182,16 +180,10 @@ def _counted(call: Call) -> Iterator[Attempt]:
         yield Attempt(words, _on(at, _clamp({"min": 1})))
 
 
-def _guarded(call: Call) -> Iterator[Attempt]:
+def _skipped(call: Call) -> Iterator[Attempt]:
     at = _divisor(call)
     if _argument(call, at) is None:
         return
-    yield from _raised(call)
-    yield from _skipped(call)
-
-
-def _skipped(call: Call) -> Iterator[Attempt]:
-    at = _divisor(call)
 
     def skip(func: Any, args: list[Any], kwargs: dict[str, Any]) -> _Tensor:
         zero = args[at] == 0
@@ -203,7 +195,7 @@ def _skipped(call: Call) -> Iterator[Attempt]:
 
 # Selections after the op.
 def _selected(call: Call) -> Iterator[Attempt]:
-    at = _divisor(call) if _name(call) in _QUOTIENTS else 0
+    at = _divisor(call)
     if _argument(call, at) is None:
         return
     sound = 2.0 if _name(call) == "acosh" else 0.5
@@ -293,6 +285,8 @@ def _of(*names: str) -> frozenset[str]:
     return frozenset(names)
 
 
+_LOGS = _of("log", "log2", "log10")
+_QUOTIENTS = _of("div", "true_divide", "reciprocal", "rsqrt")
 ROWS = (
     Row("log-softmax", _log_softmax, _LOGS, backward=False),
     Row("with-logits", _with_logits, _LOGS, backward=False),
@@ -308,8 +302,8 @@ ROWS = (
     Row("clamp-inside", _inside, _of("rsqrt"), backward=True),
     Row("clamp-above-1", _above, _of("rsqrt"), backward=True),
     Row("clamp-count", _counted, _QUOTIENTS, backward=False),
-    Row("guard-denominator", _guarded, _QUOTIENTS),
-    Row("skip-zero-divisors", _skipped, _of("div", "true_divide")),
+    Row("guard-denominator", _raised, _QUOTIENTS),
+    Row("skip-zero-divisors", _skipped, _QUOTIENTS),
     Row("raise-eps", _raised, _LOGS | _QUOTIENTS),
     Row("builtin-norm", _norm, _of("div"), backward=True),
     Row("eps-in-sqrt", _root, _of("div"), backward=True),
@@ -329,7 +323,7 @@ ROWS = (
 
 def try_remedies(session: Session, call: Call, kept: Sequence[Call], step: int) -> None:
     """Of each remedy the first attempt that came out finite with room to spare, else the first finite one, else the
-    first, as a probe of the origin; none where that is finite and not sound."""
+    first, as a probe of the origin. Not those that are huge."""
     recorder = session.recorder
     trial = Trial(call, kept)
     if recorder is None or not trial.fits:
@@ -351,10 +345,9 @@ def try_remedies(session: Session, call: Call, kept: Sequence[Call], step: int) 
         outcomes: list[Outcome] = []
         for attempt in row.attempts(call):
             outcome = trial.run(attempt)
-            if outcome is not None:
+            if outcome is not None and not outcome.is_huge:
                 outcomes.append(outcome)
                 if outcome.has_room:
                     break
-        best = max(outcomes, key=lambda one: (one.has_room, one.finite and one.is_sound, one.finite), default=None)
-        if best is not None and best.is_sound:
-            record(row.id, best)
+        if outcomes:
+            record(row.id, max(outcomes, key=lambda one: (one.has_room, one.finite)))

@@ -27,7 +27,7 @@ _MAX_WORK = 1 << 24     # multiplications of these
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "convolution", "convolution_backward")
 _MAX_OPS = 16
 _ROOM = 16.0
-_SAME_SIZE = 1e3  # what a remedy makes is no larger than so many times what the op made elsewhere
+_MOST_TIMES = 1e3  # as large as the largest result that was finite before may be what a remedy makes
 _AS_LEARNED = (lib.FORWARD, lib.LOSS, lib.DATA)
 
 
@@ -52,21 +52,21 @@ class Outcome(NamedTuple):
     pos_inf: int
     neg_inf: int
     amax: float
-    share: float = 0.0  # the op's largest result, in those that were finite before; 0: there were none
+    ratio: float = 0.0  # the op's largest result, in multiples of the largest that was finite before; 0: there was none
 
     @property
     def finite(self) -> bool:
         return self.nan + self.pos_inf + self.neg_inf == 0
 
     @property
-    def is_sound(self) -> bool:
-        """Else it is finite, and no number that training can use: x / (0 + 1e-8)."""
-        return not self.finite or self.share <= _SAME_SIZE
+    def is_huge(self) -> bool:
+        """Finite, but of no use in training: x / (0 + 1e-8)."""
+        return self.finite and self.ratio > _MOST_TIMES
 
     @property
     def has_room(self) -> bool:
         """What is at the end of its format overflows with the next operation, which may not be at hand."""
-        return self.finite and self.is_sound and self.amax <= torch.finfo(self.dtype).max / _ROOM
+        return self.finite and self.amax <= torch.finfo(self.dtype).max / _ROOM
 
 
 @contextmanager
@@ -173,7 +173,7 @@ class Trial:
             all_made = [(old, new) for old, new in zip(tensors(self.call.results), tensors(made))]
             if not all_made:
                 return None
-            share = _share(*all_made[0])
+            ratio = _ratio(*all_made[0])
             ops, used = 1, set[int]()
             masked = set[int]()  # of what was made: its infinities are a mask's
             for one in self.followers if attempt.follow else ():
@@ -213,7 +213,7 @@ class Trial:
         words = "; ".join([attempt.words, ", ".join(scope)] if scope else [attempt.words])
         shown = [torch.where(t.isinf(), 0.0, t) if id(t) in masked else t for t in results]
         made = outcome_of(words, ops, shown + found, results[0].dtype if results else torch.float32)
-        return made._replace(share=share)
+        return made._replace(ratio=ratio)
 
     def _copies(self, call: Call, wider: torch.dtype | None, leaves: list[_Tensor], formats: bool = False,
                 cast: bool = False, instead: dict[int, _Tensor] | None = None) -> Any:
@@ -292,7 +292,7 @@ def _is_masked(call: Call, given: Sequence[_Tensor], made: Sequence[_Tensor], ma
     return all(id(t) in masked or first_bad(t) < 0 for t in given) and not any(bool(t.isnan().any()) for t in made)
 
 
-def _share(old: _Tensor, new: _Tensor) -> float:
+def _ratio(old: _Tensor, new: _Tensor) -> float:
     """The largest of `new` in multiples of the largest of `old` that is finite."""
     usual = old.detach()[torch.isfinite(old)]
     largest = float(usual.abs().max()) if usual.numel() and old.is_floating_point() else 0.0

@@ -109,17 +109,18 @@ std::string masked_row_text(const Case& c) {
 Diagnosis indeterminate(const Case& c, const std::string& place) {
   Diagnosis d;
   const bool mask = c.info->has(kSoftmax) || hands_on_masked_row(c) || shows_mask(c);
+  const std::string of_row = c.info->has(kLogSums) ? finite_advice(c) : "keep-one-key";
   if (c.info->has(kSoftmax) && (c.output->bad & kBadNaN) == 0) {
     d.title = fmt::format("{} sums over a row of only -Inf: log 0", place);
     d.cause = "log of 0: a row of which every entry is masked";
     d.explanation = fmt::format("A row in which every entry is masked has the sum 0, whose logarithm is -Inf. {}.", made_text(c));
-    d.advice = {c.info->has(kLogSums) ? finite_advice(c) : "keep-one-key"};
+    d.advice = {of_row};
   } else if (c.info->has(kSoftmax) || subtracts_largest_of_row(c)) {
     d.title = fmt::format("{} meets a row of only -Inf", place);
     d.cause = "softmax of a fully masked row";
     d.explanation = fmt::format("A row in which every entry is masked has no largest number: -Inf - (-Inf) is NaN. {}.",
                                 made_text(c));
-    d.advice = {c.info->has(kLogSums) ? finite_advice(c) : "keep-one-key"};
+    d.advice = {of_row};
   } else {
     d.part_of = derivative_text(c);
     const bool derived = !d.part_of.empty();
@@ -215,7 +216,8 @@ double cancelled_magnitude(const Case& c) {
     largest = std::max(largest, arg.stats.amax);
     smallest = std::max(smallest, arg.stats.amin_nonzero);
   }
-  return -c.pole->stats.min <= kRoundings * std::ldexp(of_squares ? largest : smallest, -format_limits(dtype).mantissa_bits) ? largest : 0;
+  const double size = of_squares ? largest : smallest;
+  return -c.pole->stats.min <= kRoundings * std::ldexp(size, -format_limits(dtype).mantissa_bits) ? largest : 0;
 }
 
 // The squares of integers that the argument is made of, by casts and sums: where it is negative they have overflowed.

@@ -73,23 +73,19 @@ bool goes_into_logarithm(const Case& c) {
   return grows && reader != nodes.end() && op_info(reader->op).pole == Pole::kNonPositive;
 }
 
-// exp(x) / exp(x).sum(): of two infinities that is NaN, of one it is not. The node of that quotient; nodes.end(): there is
-// none.
-std::vector<ChainNode>::const_iterator softmax_by_hand(const Case& c) {
+// What a softmax that the program takes by hand, exp(x) / exp(x).sum(), needs: of two infinities it is NaN. Where a
+// logarithm is taken of it, or of elements of it, that of both in one. "": it is none.
+std::string_view softmax_advice(const Case& c) {
   const auto& [nodes, edges, omitted] = c.birth.chain;
-  if (c.info->name != "exp" || c.birth.at.phase > Phase::kLoss) return nodes.end();
+  const auto computes = [](const ChainNode& node) { return node.role == "carrier" && node.phase <= Phase::kLoss; };
+  if (c.info->name != "exp" || c.birth.at.phase > Phase::kLoss) return "";
   const auto quotient = std::find_if(edges.begin(), edges.end(), [&](const ChainEdge& edge) {
     const ChainNode &from = nodes[static_cast<std::size_t>(edge.from)], &to = nodes[static_cast<std::size_t>(edge.to)];
-    return op_info(from.op).name == c.info->name && to.role == "carrier" && to.phase <= Phase::kLoss && to.nan > 0 &&
-           op_info(to.op).bound == Bound::kQuotient;
+    return op_info(from.op).name == c.info->name && computes(to) && to.nan > 0 && op_info(to.op).bound == Bound::kQuotient;
   });
-  return quotient == edges.end() ? nodes.end() : nodes.begin() + quotient->to;
-}
-
-// What a softmax by hand needs: where a logarithm is taken of it, or of elements of it, that of both in one.
-std::string_view softmax_advice(const Case& c, std::vector<ChainNode>::const_iterator quotient) {
-  const bool in_logarithm = std::any_of(quotient, c.birth.chain.nodes.end(), [](const ChainNode& node) {
-    return node.role == "carrier" && node.phase <= Phase::kLoss && op_info(node.op).pole == Pole::kNonPositive;
+  if (quotient == edges.end()) return "";
+  const bool in_logarithm = std::any_of(nodes.begin() + quotient->to, nodes.end(), [&](const ChainNode& node) {
+    return computes(node) && op_info(node.op).pole == Pole::kNonPositive;
   });
   return in_logarithm ? "log-softmax" : "subtract-largest";
 }
@@ -158,15 +154,16 @@ std::optional<Diagnosis> diagnose_overflow(const Case& c) {
   add_if(d.evidence, c.element_text());
   add_if(d.evidence, range_text(c));
   const bool exponential = c.info->bound == Bound::kExp, in_logarithm = goes_into_logarithm(c);
-  const auto quotient = softmax_by_hand(c);
-  const bool by_hand = quotient != c.birth.chain.nodes.end();
+  const std::string_view of_softmax = softmax_advice(c);
+  const bool by_hand = !of_softmax.empty();
   const std::optional<double> divisor = vanishing_divisor(c, limits.max_finite);
   if (divisor) d.explanation += fmt::format(" The divisor is extreme: {}.", number(*divisor));
   if (exponential) {
     d.evidence.push_back(fmt::format("{} passes {} at {}.", c.info->name, number(limits.max_finite),
                                      number(argument_at(*c.info, limits.overflows_from))));
-    if (by_hand) d.advice.emplace_back(softmax_advice(c, quotient));
-    if (!by_hand && !in_logarithm) d.advice.emplace_back("clamp-input");  // it would take gradients away
+    // A clamp would take gradients away where another form keeps them.
+    if (by_hand) d.advice.emplace_back(of_softmax);
+    else if (!in_logarithm) d.advice.emplace_back("clamp-input");
   }
   const bool masks = adds_masks(c);
   if (masks) d.advice.emplace_back("combine-masks");
@@ -202,7 +199,7 @@ std::optional<Diagnosis> diagnose_overflow(const Case& c) {
                           number(argument_at(*c.info, format_limits(DType::kF32).overflows_from)))
             : fmt::format("The exact result reaches {}: it passes fp32 and bf16 too.", number(size.at_least));
     d.evidence.push_back(why);
-    if (d.advice.empty()) d.advice.emplace_back(exponential ? "log-form" : "lower-magnitude");
+    if (d.advice.empty()) d.advice.emplace_back(in_logarithm ? "log-form" : "lower-magnitude");
     d.why.emplace_back(d.advice.front(), why);
     return d;
   }

@@ -122,7 +122,7 @@ std::vector<Finding> SetupAudit::findings(const ScalerSection* scaler) const {
   }
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
     const Seen* seen = first(SetupFact::kNarrowParameters, dtype);
-    if (seen == nullptr || !(autocasts(DType::kF16) || autocasts(DType::kBF16))) continue;
+    if (seen == nullptr || !autocasts()) continue;
     Finding f = finding_of(seen->record);
     f.severity = dtype == DType::kF16 ? Severity::kWarning : Severity::kInfo;
     f.place.phase = Phase::kForward;

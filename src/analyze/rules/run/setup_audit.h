@@ -20,6 +20,7 @@ class SetupAudit {
   void on_op(const OpInView& op);
   void on_step_end(const StepRecord& step, bool scaled);
   bool autocasts(DType dtype) const;  // a model ran under autocast to this format
+  bool autocasts() const { return autocasts(DType::kF16) || autocasts(DType::kBF16); }
   // `scaler`: what is known of the run's loss scaler; nullptr: none was seen.
   std::vector<Finding> findings(const ScalerSection* scaler) const;
 
