@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "src/analyze/wording/text.h"
@@ -43,12 +44,21 @@ struct DroppedBy {
   StringId op = 0, call_site = 0;  // call_site: 0 where it is not known
 };
 
+// Whether the gradient that came in was 0: 0 / 0, or Inf that the formula of the derivative multiplies by it at once.
+bool met_zero_gradient(const Case& c) {
+  constexpr std::ptrdiff_t kOfTheFormula = 3;  // the origin, times the exponent, times the gradient
+  const ValueStats& made = c.output->stats;
+  if (c.info->bound == Bound::kQuotient || made.nan > 0) return made.nan > 0 && made.inf() == 0;
+  const auto& nodes = c.birth.chain.nodes;
+  const auto end = nodes.begin() + std::min(kOfTheFormula, std::ssize(nodes));
+  return std::any_of(nodes.begin(), end, [](const ChainNode& node) { return node.role == "carrier" && node.nan > 0; });
+}
+
 std::optional<DroppedBy> dropped_by(const Case& c) {
   const Birth& birth = c.birth;
   if (birth.at.phase == Phase::kBackward) {
     const std::optional<OpSnapshot>& by = c.context->selected_by;
-    const bool met_zero = c.output->stats.nan > 0 || birth.first_nan;  // 0 / 0, or Inf that was multiplied by 0
-    return by && met_zero ? std::optional(DroppedBy{by->op, by->call_site}) : std::nullopt;
+    return by && met_zero_gradient(c) ? std::optional(DroppedBy{by->op, by->call_site}) : std::nullopt;
   }
   const OpRef* dropped = dropped_in_forward(birth);
   // It comes back by the derivative, and by nothing that was computed of it in forward.

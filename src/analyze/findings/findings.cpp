@@ -11,7 +11,6 @@
 
 #include "src/analyze/findings/derivative.h"
 #include "src/analyze/findings/element.h"
-#include "src/analyze/findings/figure.h"
 #include "src/analyze/findings/remedies.h"
 #include "src/analyze/graph/summary.h"
 #include "src/analyze/ranks/rank_propagation.h"
@@ -90,7 +89,7 @@ bool lasts(const SinkHit& sink) {
 
 std::string text_of(const SinkHit& sink, const Case& c) {
   const bool validated = sink.kind == TensorRole::kOutput &&
-                         (sink.made_in == Phase::kValidation || c.birth.at.phase == Phase::kValidation || is_beside_training(c.birth));
+                         (sink.made_in == Phase::kValidation || c.birth.at.phase == Phase::kValidation);
   return validated ? "what a validation computed" : sink_text(sink.kind, c.text(sink.path));
 }
 
@@ -147,6 +146,24 @@ const StepSet& harmed_by(const Birth& birth) {
   return birth.events.empty() && birth.swallow != nullptr ? birth.swallow->steps : birth.events;
 }
 
+bool is_of_model(const Case& c) { return c.birth.at.module != 0 && c.module() != kOutsideModules; }
+
+// A figure of a validation, made of finite single numbers, of which nothing else was made: the precision of a class that
+// it lacks, the perplexity of a large loss. The loss itself is made of more.
+bool is_figure(const Diagnosed& d) {
+  const Birth& birth = d.c.birth;
+  if (birth.at.phase != Phase::kValidation || !d.c.is_op() || is_of_model(d.c)) return false;
+  const std::vector<ArgSnapshot>& read = d.c.context->op.inputs;
+  const std::vector<ChainNode>& nodes = birth.chain.nodes;
+  return !read.empty() &&
+         std::all_of(read.begin(), read.end(), [](const ArgSnapshot& in) {
+           return in.known && in.bad == 0 && in.stats.numel == 1;
+         }) &&
+         std::all_of(nodes.begin(), nodes.end(), [](const ChainNode& node) { return node.numel == 1; }) &&
+         std::all_of(birth.sinks.begin(), birth.sinks.end(),
+                     [](const SinkHit& sink) { return sink.kind == TensorRole::kOutput; });
+}
+
 void tell_sinks(Finding& f, const Case& c) {  // those that are not named yet
   for (const SinkHit& sink : c.birth.sinks) {
     std::string text = text_of(sink, c);
@@ -159,7 +176,7 @@ Finding make_finding(const Diagnosed& d) {
   const Birth& birth = c.birth;
   Finding f;
   f.cls = d.cls;
-  f.figure = is_figure(d.c);
+  f.figure = is_figure(d);
   f.severity = birth.taken_back || f.figure ? Severity::kWarning : Severity::kFault;
   f.confidence = !birth.watched || birth.after_loss || !(d.diagnosis.sure || d.proved) ? Confidence::kInferred
                  : d.proved                                                            ? Confidence::kProved
@@ -171,7 +188,6 @@ Finding make_finding(const Diagnosed& d) {
     if (is_given && phase == Phase::kValidation) phase = model ? Phase::kForward : Phase::kLoss;
   };
   set_phase(f.place.phase, is_of_model(c));
-  if (is_beside_training(birth)) f.place.phase = Phase::kValidation;
   if (birth.kind == BirthKind::kBatch) f.place.module.reset();
   if (birth.into_role && is_sink(*birth.into_role) && birth.at.module == 0) f.place.module = c.text(birth.into_name);
   f.call_site = c.text(birth.call_site);
@@ -286,7 +302,7 @@ class FindingGroup {
     const bool alike =
         lead_.cls == other.cls && lead_.c.birth.kind == other.c.birth.kind && x.op == y.op && x.phase == y.phase;
     return alike && lead_.c.birth.taken_back == other.c.birth.taken_back &&
-           finding_.figure == is_figure(other.c) && (x.step == y.step || modules_.contains(y.module));
+           finding_.figure == is_figure(other) && (x.step == y.step || modules_.contains(y.module));
   }
   bool has_derivative(const Diagnosed& other) const { return is_derivative_of(other.c, lead_.c) || repeats(other); }
 

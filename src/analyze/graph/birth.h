@@ -155,9 +155,6 @@ struct Change {
   bool carries = false;  // what is made of it may go wrong because of it
 };
 
-// Where a program computes beside its models: it has a step's phases of data and after the update.
-inline bool is_between_steps(Phase phase) { return phase == Phase::kData || phase == Phase::kUpdate; }
-
 // Data that first did harm in the step after they were made are that step's: its batch is read ahead, or a step ends with
 // the next forward.
 inline bool is_of_next_step(Phase phase, std::uint32_t made, const StepSet& events) {

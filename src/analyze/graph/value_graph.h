@@ -203,7 +203,6 @@ class ValueGraph {
   void make_garbage(const OpInView& op, const OpRef& at);
   void note_sizes(TensorRole kind, LayoutId layout);
   void mark_unscaled();
-  bool is_made_between_steps(const OpInView& op, const Value& value) const;
   void note_last_number(const OpInView& op);
   bool is_written_alone(LabelSetId labels);
   static bool reads_nan_alone(const OpInView& op);

@@ -70,27 +70,19 @@ bool ValueGraph::reads_nan_alone(const OpInView& op) {
   return true;
 }
 
-// A figure that a program which trains computes between two steps, by no model.
-bool ValueGraph::is_made_between_steps(const OpInView& op, const Value& value) const {
-  return trained_ && is_between_steps(op.record->phase) && op.record->module == 0 && value.stats.numel == 1 &&
-         (value.bad & kBadNaN) != 0;
-}
-
 void ValueGraph::note_last_number(const OpInView& op) {
-  if (op.record->phase == Phase::kOptimizer) return;
+  const bool validation = op.record->phase == Phase::kValidation;
+  if (op.record->phase == Phase::kOptimizer || op.record->phase == Phase::kUpdate) return;
   for (const Value* value : op.out) {
     if (value == nullptr || value->bad == 0 || value->deliberate == Deliberate::kYes || value->labels == 0) continue;
-    const bool nan = (value->bad & kBadNaN) != 0, one = value->stats.numel == 1, figure = is_made_between_steps(op, *value);
-    if (op.record->phase == Phase::kUpdate && !figure) continue;
-    const bool only_shown = op.record->phase == Phase::kValidation || figure;
+    const bool nan = (value->bad & kBadNaN) != 0, one = value->stats.numel == 1;
     // Of many, who knows which are used: what a model gave is marked. What selects may hand on a mask.
     const bool counts =
-        only_shown ? one && (nan || (value->deliberate == Deliberate::kNo && !op.info->has(kSelects))) : one || nan;
+        validation ? one && (nan || (value->deliberate == Deliberate::kNo && !op.info->has(kSelects))) : one || nan;
     // A step of a training that is given up may have been given up for it.
-    const bool placed = !one || ((only_shown || !trained_) && reads_nan_alone(op));
+    const bool placed = !one || ((validation || !trained_) && reads_nan_alone(op));
     if (!counts || (placed && is_written_alone(value->labels))) continue;
-    if (only_shown) last_validated_ = {true, *value};
-    if (!only_shown || op.record->phase == Phase::kData) last_number_ = {true, *value};  // a step may be given up for a figure
+    (validation ? last_validated_ : last_number_) = {true, *value};
     const std::string module = names_.text(op.record->module);
     if (!trained_ && one && nan && (module.empty() || module == kOutsideModules)) last_alone_ = {true, *value};
   }
@@ -109,12 +101,10 @@ void ValueGraph::forget_cured(const OpInView& op) {
     const auto holds = [&](BirthId id) { return labels_.contains(whole, id); };
     return !births.empty() && std::all_of(births.begin(), births.end(), holds);
   };
-  const Value& figure = last_validated_.value;
   for (std::size_t i = 0; i < op.in.size(); ++i) {
     const Value* read = op.in[i];
     if (read == nullptr || read->bad == 0 || op.inputs[i].role == ArgRole::kOverwritten) continue;
     const bool validates = op.record->phase == Phase::kValidation;
-    if (figure.made_in != Phase::kValidation && is_part(figure.labels, read->labels)) last_validated_.bad = false;
     for (LastNumber* last : {&last_number_, &last_alone_, &last_validated_}) {
       if (trained_ && validates != (last == &last_validated_)) continue;
       if (!last->bad || (last->value.storage != read->storage && !is_part(last->value.labels, read->labels))) continue;

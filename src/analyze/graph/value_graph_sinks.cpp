@@ -307,7 +307,7 @@ void ValueGraph::hit_sink(const Value& value, TensorRole kind, StringId path, st
 // An op that makes as many finite numbers of it (a clamp) has got over it.
 void ValueGraph::note_question(const OpInView& op) {
   const Phase phase = op.record->phase;
-  if (phase > Phase::kBackward && phase != Phase::kUpdate && phase != Phase::kValidation) return;
+  if (phase > Phase::kLoss && phase != Phase::kBackward && phase != Phase::kValidation) return;
   ValueId asked = 0;
   for (const Value* value : op.in) {
     if (value == nullptr) continue;
@@ -354,10 +354,8 @@ bool ValueGraph::judge_forward(std::uint32_t step, bool ends, bool stopped) {
 }
 
 void ValueGraph::judge_validation() {
-  Value& value = last_validated_.value;
-  const bool asked = value.made_in != Phase::kValidation && looked_at_.bad && looked_at_.value.id == value.id;
-  if (value.made_in == Phase::kData) value.made_in = Phase::kUpdate;  // a figure, computed between two steps
-  if (std::exchange(last_validated_.bad, false) && !asked) hit_sink(value, TensorRole::kOutput, value.name, step_);
+  if (last_validated_.bad) hit_sink(last_validated_.value, TensorRole::kOutput, last_validated_.value.name, step_);
+  last_validated_.bad = false;
 }
 
 void ValueGraph::on_samples(const SampleIdsRecord& record) {

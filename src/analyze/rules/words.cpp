@@ -331,7 +331,8 @@ std::vector<std::string> denominator_advice(const Case& c) {
   if (c.info->pole == Pole::kEmpty) return {"skip-empty"};
   if (c.info->pole == Pole::kFew) return {"few-elements"};
   if (const auto format = c.pole == nullptr ? std::nullopt : format_of_count(c, *c.pole)) {
-    return {format == DType::kU8 ? "count-in-int64" : "clamp-count"};
+    if (format == DType::kU8) return {"clamp-count", "count-in-int64"};
+    return {"clamp-count"};
   }
   if (c.birth.at.phase != Phase::kBackward && c.pole != nullptr) {
     const OpSnapshot* of_divisor = root_before(c, *c.pole);

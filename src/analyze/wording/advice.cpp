@@ -81,7 +81,7 @@ constexpr Row kRows[] = {
      "A graph that comes out of a cache comes without its operations."},
     {"compile-off", "Run it once more with TORCH_COMPILE_DISABLE=1 in the environment: then every operation is heard.",
      "Without the compiler operations run one by one."},
-    {"count-in-int64", "Keep the count in int64, clamped from below at 1.", "uint8 holds 0 to 255: 256 becomes 0."},
+    {"count-in-int64", "Count in int64, where it was counted in uint8.", "uint8 holds 0 to 255: 256 becomes 0."},
     {"ctc-lengths",
      "Drop samples whose input is shorter than their target, or set zero_infinity=True.",
      "Their loss is infinite whatever the model says."},
@@ -245,8 +245,8 @@ constexpr Row kRows[] = {
     {"scaler-call-order", "Call unscale_, then clip, step and update, each once, in this order.",
      "The scaler counts on each call once per update."},
     {"select-argument",
-     "Replace what the operation is given, too: torch.where(ok, x, 0.5) before it, where ok marks the elements that are kept "
-     "(of a division its divisor). Keep the selection after it.",
+     "Replace what the operation is given, too: torch.where(ok, x, 0.5) before it, where ok marks the elements that are kept. "
+     "Of a division x is the divisor, and of a divisor that is a root what is under it. Keep the selection after it.",
      "What a selection drops has a gradient of 0, and the derivative that it is multiplied by must be finite too."},
     {"select-before",
      "Select before the arithmetic: torch.where(mask > 0, y, 0) on what holds the NaN, or index all of it with the mask.",

@@ -430,41 +430,6 @@ def test_such_a_figure_that_a_mean_over_samples_is_made_of_is_a_fault(how, tmp_p
     assert run(validate, tmp_path, how)["verdict"]["status"] == "fault"
 
 
-def shown_between_steps(show, zero_row=True):
-    """How alike the rows of a weight are, one of which is 0: shown between two steps, by no model."""
-
-    def step(i, net, opt):
-        x, y = data()
-        F.cross_entropy(net(x), y).backward()
-        opt.step()
-        opt.zero_grad()
-        if i % 4 == 3:
-            with torch.no_grad():
-                w = net.last.weight * torch.tensor([[0.0 if zero_row else 1.0], [1.0], [1.0]])
-                show(w / w.norm(dim=1, keepdim=True) @ w.t())
-
-    return loop(step)
-
-
-def asked_about(cosine):
-    if not torch.isnan(cosine.mean()):
-        cosine.max().item()
-
-
-NAMED = ("divide_by_zero", "aten::div", "validation")
-
-
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize(("show", "what"), [
-    (lambda cosine: cosine.mean().item(), NAMED), (lambda cosine: cosine.nanmean().item(), None),
-    (lambda cosine: cosine.nan_to_num().mean().item(), None), (lambda cosine: cosine[1:].mean().item(), None),
-    (asked_about, None)])
-def test_a_figure_shown_between_two_steps_is_a_warning_unless_the_program_expects_it(show, what, level, tmp_path):
-    said = told(shown_between_steps(show), tmp_path / "fault", level)
-    assert (said.status, said.what[:3] if said.loud else None) == ("warning" if what else "clean", what), said.show()
-    assert_silent(shown_between_steps(show, zero_row=False), tmp_path / "twin", level)
-
-
 class Features(Net):
     """Logarithms of what is positive, of a log of all."""
 

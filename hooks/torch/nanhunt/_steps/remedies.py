@@ -193,18 +193,16 @@ def _skipped(call: Call) -> Iterator[Attempt]:
     yield Attempt(f"0 where {'x' if at == 0 else 'y'} is 0, which 1 takes the place of before the division", skip)
 
 
-# Selections after the op.
+# Selections after the op: what they drop has a gradient of 0.
 def _selected(call: Call) -> Iterator[Attempt]:
-    at = _divisor(call)
-    if _argument(call, at) is None:
+    if _argument(call, 0) is None or _argument(call, 1) is None:
         return
-    sound = 2.0 if _name(call) == "acosh" else 0.5
 
     def compute(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        unsound = ~torch.isfinite(func(*args, **kwargs))
-        args[at] = torch.where(unsound, torch.full_like(args[at], sound), args[at])
+        dropped = (args[0] == 0) & (args[1] == 0)
+        args[1] = torch.where(dropped, torch.full_like(args[1], 0.5), args[1])
         return func(*args, **kwargs)
-    yield Attempt(f"{_text(sound)} in place of {'y' if at == 1 else 'x'} where the result is not finite", compute)
+    yield Attempt("0.5 in place of y where the gradient is 0", compute)
 
 
 # Roots, whose derivative is g / (2 * sqrt(x)), and norms, whose is g * x / norm.
@@ -312,9 +310,7 @@ ROWS = (
     *(Row(id, _finite, _of(
         "mul", "add", "sub", "div", "sum", "mm", "bmm", "addmm", "logsumexp", "logaddexp"), backward=False)
       for id in ("finite-mask", "finite-constant", "finite-log-zero")),
-    *(Row(id, _selected, _LOGS | _QUOTIENTS | _of(
-        "sqrt", "pow", "log1p", "acos", "asin", "acosh", "atanh", "erfinv", "exp", "exp2", "expm1"))
-      for id in ("select-argument", "select-first")),
+    *(Row(id, _selected, _of("div", "true_divide"), backward=True) for id in ("select-argument", "select-first")),
     Row("few-elements", _uncorrected, _of("var", "std", "var_mean", "std_mean"), backward=False),
     Row("fp32-compute", _in_format(torch.float32, NARROW, "fp32")),
     Row("bf16", _in_format(torch.bfloat16, (torch.float16,), "bf16")),

@@ -293,10 +293,10 @@ def _is_masked(call: Call, given: Sequence[_Tensor], made: Sequence[_Tensor], ma
 
 
 def _ratio(old: _Tensor, new: _Tensor) -> float:
-    """The largest of `new` in multiples of the largest of `old` that is finite."""
+    """The largest of `new` in multiples of the largest of `old` that is finite, or of 1."""
     usual = old.detach()[torch.isfinite(old)]
     largest = float(usual.abs().max()) if usual.numel() and old.is_floating_point() else 0.0
-    return float(new.detach().abs().max()) / largest if largest and new.numel() else 0.0
+    return float(new.detach().abs().max()) / max(largest, 1.0) if largest and new.numel() else 0.0
 
 
 def _as_it_is(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:

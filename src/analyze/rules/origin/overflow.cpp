@@ -73,21 +73,22 @@ bool goes_into_logarithm(const Case& c) {
   return grows && reader != nodes.end() && op_info(reader->op).pole == Pole::kNonPositive;
 }
 
-// What a softmax that the program takes by hand, exp(x) / exp(x).sum(), needs: of two infinities it is NaN. Where a
-// logarithm is taken of it, or of elements of it, that of both in one. "": it is none.
-std::string_view softmax_advice(const Case& c) {
+// Of a softmax, or a sigmoid, that the program takes by hand, exp(x) / exp(x).sum(): of two infinities it is NaN.
+std::vector<std::string> by_hand_advice(const Case& c) {
   const auto& [nodes, edges, omitted] = c.birth.chain;
   const auto computes = [](const ChainNode& node) { return node.role == "carrier" && node.phase <= Phase::kLoss; };
-  if (c.info->name != "exp" || c.birth.at.phase > Phase::kLoss) return "";
+  if (c.info->name != "exp" || c.birth.at.phase > Phase::kLoss) return {};
   const auto quotient = std::find_if(edges.begin(), edges.end(), [&](const ChainEdge& edge) {
     const ChainNode &from = nodes[static_cast<std::size_t>(edge.from)], &to = nodes[static_cast<std::size_t>(edge.to)];
     return op_info(from.op).name == c.info->name && computes(to) && to.nan > 0 && op_info(to.op).bound == Bound::kQuotient;
   });
-  if (quotient == edges.end()) return "";
+  if (quotient == edges.end()) return {};
   const bool in_logarithm = std::any_of(nodes.begin() + quotient->to, nodes.end(), [&](const ChainNode& node) {
     return computes(node) && op_info(node.op).pole == Pole::kNonPositive;
   });
-  return in_logarithm ? "log-softmax" : "subtract-largest";
+  // In a logarithm a limit would take gradients away.
+  if (in_logarithm) return {"log-softmax", "with-logits"};
+  return {"subtract-largest", "clamp-input"};
 }
 
 // The largest exponential that the numbers came of, as far as ops were walked back.
@@ -154,16 +155,13 @@ std::optional<Diagnosis> diagnose_overflow(const Case& c) {
   add_if(d.evidence, c.element_text());
   add_if(d.evidence, range_text(c));
   const bool exponential = c.info->bound == Bound::kExp, in_logarithm = goes_into_logarithm(c);
-  const std::string_view of_softmax = softmax_advice(c);
-  const bool by_hand = !of_softmax.empty();
   const std::optional<double> divisor = vanishing_divisor(c, limits.max_finite);
   if (divisor) d.explanation += fmt::format(" The divisor is extreme: {}.", number(*divisor));
   if (exponential) {
     d.evidence.push_back(fmt::format("{} passes {} at {}.", c.info->name, number(limits.max_finite),
                                      number(argument_at(*c.info, limits.overflows_from))));
-    // A clamp would take gradients away where another form keeps them.
-    if (by_hand) d.advice.emplace_back(of_softmax);
-    else if (!in_logarithm) d.advice.emplace_back("clamp-input");
+    d.advice = by_hand_advice(c);
+    if (d.advice.empty() && !in_logarithm) d.advice.emplace_back("clamp-input");  // in one a limit would take gradients away
   }
   const bool masks = adds_masks(c);
   if (masks) d.advice.emplace_back("combine-masks");
@@ -185,7 +183,7 @@ std::optional<Diagnosis> diagnose_overflow(const Case& c) {
                                    number(exp->outputs.front().stats.amax));
       d.advice.emplace_back("bound-exponent");
     }
-    if (!divisor && !in_logarithm && !of_quotient && !by_hand) d.advice.emplace_back("lower-magnitude");
+    if (!divisor && !in_logarithm && !of_quotient) d.advice.emplace_back("lower-magnitude");
     return d;
   }
   // bf16 has the range of fp32, but for the last of it.
@@ -204,7 +202,7 @@ std::optional<Diagnosis> diagnose_overflow(const Case& c) {
     return d;
   }
   // A limit takes the signal out of results that a wider format holds.
-  const bool limited = exponential && !by_hand && wide == Fit::kYes;
+  const bool limited = exponential && wide == Fit::kYes;
   if (limited) std::erase(d.advice, "clamp-input");
   d.advice.emplace_back("fp32-compute");
   d.why.emplace_back("fp32-compute",
