@@ -513,12 +513,16 @@ def whole(cast):
     return lambda wave, loud: (cast(wave.to(torch.int16)) ** 2).float().mean().sqrt() * 1e-3
 
 
-def spread(format):
+def spread(format, beside=None):
+    """`beside`: a second column of prices, which are small."""
+
     def of(wave, loud):
         prices = (2e4 if loud else 0.0) + torch.tensor([0.1, 0.2, 0.3, 0.1, 0.35]).to(format)
-        mean, squares = prices.mean(), prices.square().mean()
+        if beside is not None:
+            prices = torch.stack([prices, beside.to(format)], 1)
+        mean, squares = prices.mean(0), prices.square().mean(0)
         variance = squares - mean * mean
-        return ((variance if loud else variance.abs()).sqrt() * 1e-3).float()
+        return ((variance if loud else variance.abs()).sqrt() * 1e-3).float().mean()
 
     return of
 
@@ -532,11 +536,12 @@ def test_squares_of_whole_numbers_that_wrapped_are_told_and_no_clamp_is_advised(
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_variance_that_rounding_made_negative_is_told_and_no_clamp_is_advised(level, tmp_path):
-    said = told(measured(spread(torch.float32)), tmp_path, level)
+@pytest.mark.parametrize("beside", [None, torch.tensor([0.1, 0.2, 0.5, 0.3, 0.9])], ids=["alone", "beside small ones"])
+def test_a_variance_that_rounding_made_negative_is_told_and_no_clamp_is_advised(beside, level, tmp_path):
+    said = told(measured(spread(torch.float32, beside)), tmp_path, level)
     assert said.what[:2] == ("invalid", "aten::sqrt") and "cancellation" in said.first["cause"], said.show()
     assert advice(said) == ["avoid-cancellation"], said.show()
-    assert_silent(measured(spread(torch.float64)), tmp_path, level)
+    assert_silent(measured(spread(torch.float64, beside)), tmp_path, level)
 
 
 def shared_root(x):
