@@ -223,6 +223,18 @@ TEST(Remedies, say_no_number_but_the_one_that_was_tried) {
             "reciprocal(x + 1e-06).");
 }
 
+TEST(Probes, a_softmax_under_a_logarithm_is_told_before_a_limit_that_was_tried) {
+  TraceBuilder t;
+  const Numbers probabilities = finite().range(0, 1).zeros(kBad);
+  const Handle p = t.in("<loss>", Phase::kLoss).op("_softmax", {{"self", t.value(finite())}}, probabilities);
+  const Handle y = t.op("log", {{"self", t.op("index", {{"self", p}}, probabilities)}}, finite().neg_inf(kBad));
+  t.probe(probe(ProbeMode::kSame, DType::kF32, kBad));
+  t.probe(probe(ProbeMode::kRemedy, DType::kF32, 0), "clamp-input: log(x.clamp(min=1e-08))");
+  t.mark(TensorRole::kLoss, "loss", y);
+  t.end_step();
+  EXPECT_EQ(analysis_of(t).findings.at(0).advice.at(0).id, "log-softmax");
+}
+
 TEST(Probes, of_other_ops_change_nothing) {
   TraceBuilder t;
   const Handle x = t.value(finite().as(DType::kF16).range(-300, 300));

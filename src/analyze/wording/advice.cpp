@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "src/analyze/wording/text.h"
@@ -452,7 +453,11 @@ void add_trial(Advice& advice, const ProbeRecord& trial, std::string_view what) 
 }
 
 void put_tried_first(std::vector<Advice>& advice) {
-  const auto cures = advice.begin() + (!advice.empty() && advice.front().id == "init-scale" ? 1 : 0);
+  // Forms of their own that are known from how the numbers were made: a limit that was tried would take gradients away.
+  constexpr std::array<std::string_view, 4> kFirst = {"init-scale", "log-softmax", "stay-in-logarithms", "with-logits"};
+  const bool stays = !advice.empty() && tried(advice.front()) != Tried::kFailed &&
+                     std::find(kFirst.begin(), kFirst.end(), advice.front().id) != kFirst.end();
+  const auto cures = advice.begin() + (stays ? 1 : 0);
   std::stable_sort(cures, advice.end(), [](const Advice& a, const Advice& b) { return tried(a) < tried(b); });
 }
 
