@@ -136,6 +136,18 @@ def test_without_a_gpu_it_says_so_and_ends_with_5(carried):
     assert not (carried / "results").exists()
 
 
+def test_parts_are_tried_on_the_cpu_where_that_is_asked_for_and_the_table_says_so(carried, monkeypatch):
+    only(carried, 6)
+    row = ROW % ("a", "passed")
+    executable(carried / "bin" / "gpu_kernels", "#!/bin/sh\nexit 5\n")
+    executable(carried / "parts" / "6-conformance", f"#!/bin/sh\n# part: a try\necho '{row}' >>$GPU_CHECK_ROWS\n")
+    monkeypatch.setenv("GPU_CHECK_DEVICE", "cpu")
+    tried = gpu_check(carried, "--run", "6")
+    assert tried.returncode == 0, tried.stderr
+    assert gpu_check(carried, "--merge").returncode == 0
+    assert "parts tried on the CPU, whose rows say nothing of one" in (carried / "table.txt").read_text()
+
+
 def test_wrong_usage_is_told(carried):
     stand_in(carried, "exit 0\n")
     assert gpu_check(carried, "--run-part", "1000").returncode == 2
