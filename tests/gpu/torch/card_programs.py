@@ -194,7 +194,7 @@ class Rows(torch.utils.data.Dataset):
         self.x = torch.randn(STEPS * ROWS, WIDTH, device="cpu")
         self.y = torch.randint(10, (STEPS * ROWS,), device="cpu")
         if not fixed:
-            self.x[BAD_STEP * ROWS + 5, 7] = float("nan")
+            self.x.numpy()[BAD_STEP * ROWS + 5, 7] = float("nan")  # by no operation, as in a file
 
     def __len__(self) -> int:
         return len(self.x)

@@ -19,7 +19,7 @@ import torch
 
 from nanhunt._pytorch import no_transforms, no_warnings
 from nanhunt._steps.remedies import try_remedies
-from nanhunt._steps.trial import SAME, WIDER, first_bad, is_given_infinity, is_random, tensors
+from nanhunt._steps.trial import SAME, WIDER, first_bad, is_given_infinity, is_random, readable, tensors
 from nanhunt._tap.plain import DTYPES, call_of
 from nanhunt._tap.tap import Schema, schema_of
 from nanhunt._tap.tap_library import unheard
@@ -178,7 +178,7 @@ def _probe(session: Session, call: Call, step: int) -> None:
 
     def record(mode: int, dtype: torch.dtype, out: _Tensor | None, text: str = "") -> None:
         kinds = (torch.isnan, torch.isposinf, torch.isneginf)
-        counts = [0, 0, 0] if out is None else [int(is_kind(out).sum()) for is_kind in kinds]
+        counts = [0, 0, 0] if out is None else [int(is_kind(readable(out)).sum()) for is_kind in kinds]
         number = float(out.reshape(-1)[at]) if out is not None and 0 <= at < out.numel() else 0.0
         recorder.probe(seq=call.first_seq, step=step, mode=mode, dtype=DTYPES[dtype], ops=1, ran=int(out is not None),
                        nan=counts[0], pos_inf=counts[1], neg_inf=counts[2], flat_index=at, number=number, text=text)
@@ -193,12 +193,12 @@ def _probe(session: Session, call: Call, step: int) -> None:
     wrote = [t for arg, value in zip(call.plan.args, call.args) if arg.written for t in tensors(value)]
     if not recorded and wrote:  # returns nothing: what it wrote was not kept, only that it was bad
         recorded = again
-    bad = [i for i, t in enumerate(recorded) if t.is_floating_point() and not bool(torch.isfinite(t).all())]
+    bad = [i for i, t in enumerate(recorded) if first_bad(t) >= 0]
     if not bad or len(again) != len(recorded):
         return
     which = bad[0]
     at = first_bad(recorded[which])
-    if bool(torch.isfinite(again[which]).all()):
+    if first_bad(again[which]) < 0:
         record(SAME, own, again[which])
         return
     if not _bits_agree(again[which], recorded[which]):

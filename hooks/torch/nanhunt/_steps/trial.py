@@ -83,11 +83,16 @@ def alone() -> Iterator[None]:
         yield
 
 
+def readable(t: _Tensor) -> _Tensor:
+    """In a format in which PyTorch compares: of 8 bits it knows less."""
+    return t.float() if t.is_floating_point() and t.element_size() == 1 else t
+
+
 def first_bad(t: _Tensor) -> int:
     """Where the first number stands that is not finite, row-major; -1: there is none."""
     if not t.is_floating_point():
         return -1
-    bad = (~torch.isfinite(t)).reshape(-1).nonzero()
+    bad = (~torch.isfinite(readable(t))).reshape(-1).nonzero()
     return int(bad[0]) if bad.numel() else -1
 
 
