@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from own_programs import LEVELS, Net, data, told
+from own_programs import LEVELS, Net, data, loop, told
 from torch import nn
 from torch.nn import functional as F
 
@@ -433,3 +433,38 @@ def test_a_cast_that_overflows_8_bits_is_computed_again_without_an_error_of_ours
     assert not [note for note in coverage["unwatched"] if "error" in note], coverage
     twin = told(narrow_activations(1.0), tmp_path / "twin", level, steps=STEPS)
     assert twin.status == "clean" and not twin.loud, twin.show()
+
+
+class Scores(Net):
+    """Products that fp16 cannot hold in step 3; `cast` and `outside`: how the program takes them."""
+
+    cast, outside, factor = False, False, 1.0
+
+    def forward(self, x):
+        q = torch.tanh(self.first(x)) * self.factor
+        with torch.autocast("cpu", torch.float16, enabled=not self.outside):
+            q = q.float() if self.cast else q
+            scores = q @ q.t()
+        return self.last(torch.tanh(self.first(x))) + scores.float().mean() * 1e-9
+
+
+def in_autocast(**how):
+    def step(i, net, opt):
+        vars(net).update(how, factor=400.0 if i == 3 else 1.0)
+        x, y = data()
+        opt.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            F.cross_entropy(net(x).float(), y).backward()
+        opt.step()
+
+    return loop(step, Scores)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_fp32_under_autocast_is_advised_outside_of_it_as_a_cast_alone_is_undone(level, tmp_path):
+    for how in ({}, {"cast": True}):
+        said = told(in_autocast(**how), tmp_path / str(len(how)), level)
+        assert said.what[:2] == ("overflow", "aten::mm"), said.show()
+        assert "enabled=False" in next(a["text"] for a in said.first["advice"] if a["id"] == "fp32-compute")
+    fixed = told(in_autocast(cast=True, outside=True), tmp_path / "twin", level)
+    assert not [title for cls, title in fixed.loud if cls != "api_misuse"], fixed.show()
