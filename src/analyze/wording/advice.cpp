@@ -25,6 +25,8 @@ constexpr std::string_view kFunctionInFp32 =
 constexpr std::string_view kFp32OutsideAutocast =
     "Run this op, or this layer, in fp32: inside torch.autocast(device_type=..., enabled=False), on inputs cast by .float(). "
     "Outside of that block autocast rounds them again.";
+constexpr std::string_view kZeroTimesDerivative =
+    "What a selection drops has a gradient of 0, and the derivative that it is multiplied by must be finite too.";
 
 constexpr Row kRows[] = {
     {"avoid-cancellation",
@@ -248,13 +250,13 @@ constexpr Row kRows[] = {
     {"select-argument",
      "Replace what the operation is given, too: torch.where(ok, x, 0.5) before it, where ok marks the elements that are kept. "
      "Of a division x is the divisor, and of a divisor that is a root what is under it. Keep the selection after it.",
-     "What a selection drops has a gradient of 0, and the derivative that it is multiplied by must be finite too."},
+     kZeroTimesDerivative},
     {"select-before",
      "Select before the arithmetic: torch.where(mask > 0, y, 0) on what holds the NaN, or index all of it with the mask.",
      "A product keeps NaN whatever the mask is; a selection does not."},
     {"select-first",
      "Clamp or index the argument of the operation, not its result: sqrt(x.clamp(min=1e-6)) in place of sqrt(x).clamp(min=1e-3).",
-     "What a selection drops has a gradient of 0, and the derivative that it is multiplied by must be finite too."},
+     kZeroTimesDerivative},
     {"skip-empty", "Skip the mean where nothing is left to average, or divide the sum by at least 1.",
      "A mean over nothing is 0/0."},
     {"skip-unlabelled", "Divide the summed loss by the number of valid labels, clamped from below at 1, or skip batches without one on all ranks "
@@ -453,7 +455,6 @@ void add_trial(Advice& advice, const ProbeRecord& trial, std::string_view what) 
 }
 
 void put_tried_first(std::vector<Advice>& advice) {
-  // Forms of their own that are known from how the numbers were made: a limit that was tried would take gradients away.
   constexpr std::array<std::string_view, 4> kFirst = {"init-scale", "log-softmax", "stay-in-logarithms", "with-logits"};
   const bool stays = !advice.empty() && tried(advice.front()) != Tried::kFailed &&
                      std::find(kFirst.begin(), kFirst.end(), advice.front().id) != kFirst.end();

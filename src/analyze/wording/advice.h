@@ -16,8 +16,8 @@ void fit_to_format(Advice& advice, DType stored);
 void fit_to_autocast(Finding& finding, bool autocasts);
 // What came of it when it was tried on the numbers that the op read. `what`: "CHANGE; SCOPE".
 void add_trial(Advice& advice, const ProbeRecord& trial, std::string_view what);
-// What worked, what was not tried, what failed. A lower init_scale stays first: a scale that is too large is the cause,
-// whatever else the numbers would fit into.
+// What worked, what was not tried, what failed. What is known from how the numbers were made stays first: a lower
+// init_scale, and the form of its own of a softmax, a sigmoid or a sum of exponentials under a logarithm.
 void put_tried_first(std::vector<Advice>& advice);
 // For a run of another framework: formulas instead of its functions.
 void name_no_functions_of_pytorch(std::vector<Finding>& findings);

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -468,3 +469,23 @@ def test_fp32_under_autocast_is_advised_outside_of_it_as_a_cast_alone_is_undone(
         assert "enabled=False" in next(a["text"] for a in said.first["advice"] if a["id"] == "fp32-compute")
     fixed = told(in_autocast(cast=True, outside=True), tmp_path / "twin", level)
     assert not [title for cls, title in fixed.loud if cls != "api_misuse"], fixed.show()
+
+
+def one_outlier(limit=None):
+    def loss(net, i):
+        x, y = data()
+        spread = net(x)[:, 0]
+        spread = torch.cat([spread[:7], spread[7:] + (200.0 if i == BAD else 0.0)])
+        deviation = torch.exp(spread if limit is None else spread.clamp(max=limit))
+        return F.cross_entropy(net(x), y) + deviation.mean() * 1e-6
+
+    return training(Net, loss)
+
+
+def test_a_limit_is_advised_that_makes_no_result_a_thousand_times_the_others(tmp_path):
+    said = told(one_outlier(), tmp_path / "fault", "live", steps=STEPS)
+    assert said.what[:2] == ("overflow", "aten::exp"), said.show()
+    limit = float(re.search(r"clamp\(max=([\d.]+)\)", said.first["advice"][0]["text"]).group(1))
+    assert math.exp(limit) < 3e3, said.first["advice"]
+    twin = told(one_outlier(limit), tmp_path / "twin", "live", steps=STEPS)
+    assert twin.status == "clean" and not twin.loud, twin.show()
