@@ -466,9 +466,9 @@ TEST(Cures, say_the_other_lines_at_which_the_same_arose) {
 }
 
 // What the numbers that are divided by were made of: of `made` in this format, by 4.
-std::string divided_by(DType made, double factor) {
+std::string divided_by(DType made, double factor, Phase phase = Phase::kForward) {
   TraceBuilder t;
-  t.in("");
+  t.in("", phase);
   const Handle n = t.op("sum", {{"self", t.value(finite(32).as(made).range(0, 1))}}, finite().as(made).range(0, 9).zeros(1));
   const Handle y = t.op("_to_copy", {{"self", n}}, finite().range(0, 9).zeros(1));
   const Handle by = t.op("mul", {{"self", y}}, finite().range(0, 36).zeros(1), {{"other", factor}});
@@ -482,6 +482,7 @@ TEST(Cures, of_a_division_by_counts_keep_them_at_1_or_more) {
   EXPECT_EQ(divided_by(DType::kU8, 4), "clamp-count count-in-int64 ");
   EXPECT_EQ(divided_by(DType::kBF16, 4), "skip-zero-divisors ");
   EXPECT_EQ(divided_by(DType::kI64, 0.5), "skip-zero-divisors ");
+  EXPECT_EQ(divided_by(DType::kBF16, 4, Phase::kOptimizer), "guard-denominator ");
 }
 
 // log of what is below 0: of `sigma`, a parameter if `trained`, past a view and a sum with another value.

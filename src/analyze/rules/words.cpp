@@ -336,9 +336,10 @@ std::vector<std::string> denominator_advice(const Case& c) {
   }
   if (c.birth.at.phase != Phase::kBackward && c.pole != nullptr) {
     const OpSnapshot* of_divisor = root_before(c, *c.pole);
-    // x / 0 of an x that is not 0: no constant makes a sound number of it.
+    // x / 0 of an x that is not 0: no constant makes a sound number of it. The divisor of an update is given one.
+    const bool of_update = c.birth.at.phase == Phase::kOptimizer;
     const bool infinite = c.info->bound == Bound::kQuotient && c.output->stats.inf() > 0;
-    if (infinite && !is_tangent(c, of_divisor)) return {"skip-zero-divisors"};
+    if (infinite && !of_update && !is_tangent(c, of_divisor)) return {"skip-zero-divisors"};
     if (of_divisor != nullptr) return {"eps-in-sqrt"};
   }
   return {"guard-denominator"};
