@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory_resource>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -30,14 +31,15 @@ class StringInterner {
   std::uint64_t refused() const { return refused_; }
   std::size_t size() const { return texts_.size(); }  // numbers 1 ... size() have been given out
   // Stays where it is.
-  const std::string& text(StringId id) const { return texts_[id - 1]; }
+  std::string_view text(StringId id) const { return texts_[id - 1]; }
 
  private:
   std::size_t limit_;
   std::size_t bytes_ = 0;
   std::uint64_t refused_ = 0;
-  std::deque<std::string> texts_;  // owns what the map's keys view; a deque never moves its elements
-  std::unordered_map<std::string_view, StringId> ids_;
+  std::pmr::monotonic_buffer_resource memory_;  // as of ValueTable
+  std::pmr::deque<std::pmr::string> texts_{&memory_};  // owns what the map's keys view; a deque never moves its elements
+  std::pmr::unordered_map<std::string_view, StringId> ids_{&memory_};
 };
 
 struct KnownLayout {

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory_resource>
 #include <unordered_map>
 #include <vector>
 
@@ -104,11 +105,13 @@ class ValueTable {
   static void note_row(std::uint64_t& lowest, std::uint64_t row_batch);
 
   ValueTableLimits limits_;
-  std::deque<ValueInfo> slots_;
+  // Memory of its own: what is kept for long would lie between the blocks that the run allocates and frees in turn.
+  std::pmr::unsynchronized_pool_resource memory_;
+  std::pmr::deque<ValueInfo> slots_{&memory_};
   std::vector<std::uint32_t> free_;       // links; capacity is kept at slots_.size() so that freeing never allocates
   std::vector<std::uint32_t> anonymous_;  // values of storage 0 of this event
   std::vector<std::uint64_t> untrimmed_;  // storages that may hold too much
-  std::unordered_map<std::uint64_t, StorageEntry> storages_;
+  std::pmr::unordered_map<std::uint64_t, StorageEntry> storages_{&memory_};
 };
 
 }  // namespace nanhunt::record
