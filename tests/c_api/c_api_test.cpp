@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
+#include <memory_resource>
 #include <string>
 
 #include "tests/support/temp_dir.h"
@@ -113,6 +114,15 @@ TEST_F(CApi, a_log_of_zero_is_found_and_its_twin_is_clean) {
   record_log({1, 2}, {0, 0.6931472F});
   ASSERT_EQ(close(), NANHUNT_OK);
   EXPECT_EQ(verdict(), NANHUNT_CLEAN);
+}
+
+TEST_F(CApi, the_memory_that_a_program_gives_its_own_containers_by_default_is_not_asked_for) {
+  std::pmr::memory_resource* const before = std::pmr::set_default_resource(std::pmr::null_memory_resource());
+  open();
+  record_log({1, 0}, {0, -INFINITY});
+  EXPECT_EQ(close(), NANHUNT_OK);
+  EXPECT_EQ(verdict(), NANHUNT_FAULT);
+  std::pmr::set_default_resource(before);
 }
 
 TEST_F(CApi, of_a_run_that_this_process_records_the_report_says_that_it_goes_on) {

@@ -37,7 +37,7 @@ class StringInterner {
   std::size_t limit_;
   std::size_t bytes_ = 0;
   std::uint64_t refused_ = 0;
-  std::pmr::monotonic_buffer_resource memory_;  // as of ValueTable
+  std::pmr::monotonic_buffer_resource memory_{std::pmr::new_delete_resource()};  // as of ValueTable
   std::pmr::deque<std::pmr::string> texts_{&memory_};  // owns what the map's keys view; a deque never moves its elements
   std::pmr::unordered_map<std::string_view, StringId> ids_{&memory_};
 };

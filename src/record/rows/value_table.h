@@ -105,8 +105,9 @@ class ValueTable {
   static void note_row(std::uint64_t& lowest, std::uint64_t row_batch);
 
   ValueTableLimits limits_;
-  // Memory of its own: what is kept for long would lie between the blocks that the run allocates and frees in turn.
-  std::pmr::unsynchronized_pool_resource memory_;
+  // Memory of its own: what is kept for long would lie between the blocks that the run allocates and frees in turn. The
+  // program's default resource is not asked: it may end before this does.
+  std::pmr::unsynchronized_pool_resource memory_{std::pmr::new_delete_resource()};
   std::pmr::deque<ValueInfo> slots_{&memory_};
   std::vector<std::uint32_t> free_;       // links; capacity is kept at slots_.size() so that freeing never allocates
   std::vector<std::uint32_t> anonymous_;  // values of storage 0 of this event
