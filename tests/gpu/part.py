@@ -31,6 +31,7 @@ DEVICE = os.environ.get("GPU_CHECK_DEVICE", "cuda")  # tests of the parts themse
 TRAINED_ON = "cuda:0" if DEVICE == "cuda" else DEVICE
 UNUSABLE = 5
 COMPARED = ("class", "op", "module", "phase", "step")  # of a verdict's finding, between devices
+NOT_BEGUN = "was not begun: the part's time is over"
 ENDS = time.monotonic() + float(os.environ.get("GPU_CHECK_SECONDS", "440"))
 
 
@@ -45,6 +46,8 @@ class Rows:
     failed = False
 
     def write(self, check: str, status: str, detail: str, **numbers: float) -> None:
+        if status == "failed" and NOT_BEGUN in detail:  # nothing is known of it
+            status = "skipped"
         self.failed = self.failed or status == "failed"
         row = {"check": check, "status": status, "detail": " ".join(detail.split())[:600], **numbers}
         with Path(ROWS).open("a", encoding="utf-8") as file:
@@ -84,7 +87,7 @@ def run(command: list[str | Path], seconds: float, env: dict[str, str] | None = 
     words = [str(word) for word in command]
     seconds = min(seconds, left())
     if seconds <= 0:
-        return Done(None, "", "", "was not begun: the part's time is over")
+        return Done(None, "", "", NOT_BEGUN)
     try:
         process = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=cwd,
