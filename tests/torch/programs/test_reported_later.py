@@ -415,24 +415,26 @@ def test_a_reported_fault_is_named_with_its_line_and_its_repaired_twin_is_not(na
     assert twin.status == "clean" and not twin.loud, twin.show()
 
 
-def narrow_activations(factor):
+def narrow_activations(factor, dtype):
     def loss(net, i):
         x, y = data()
         x = x * (factor if i == BAD else 1.0)
-        return F.cross_entropy(net(x.to(torch.float8_e4m3fn).float()), y)
+        return F.cross_entropy(net(x.to(dtype).float()), y)
 
     return training(Net, loss)
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_cast_that_overflows_8_bits_is_computed_again_without_an_error_of_ours(level, tmp_path):
-    if torch.tensor([1e4]).to(torch.float8_e4m3fn).float().isfinite().all():
-        pytest.skip("this PyTorch ends a cast to e4m3fn at its largest number")
-    said = told(narrow_activations(1e4), tmp_path / "fault", level, steps=STEPS)
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+def test_a_cast_that_overflows_8_bits_is_computed_again_without_an_error_of_ours(name, level, tmp_path):
+    dtype = getattr(torch, name)
+    if torch.tensor([1e6]).to(dtype).float().isfinite().all():
+        pytest.skip(f"this PyTorch ends a cast to {name} at its largest number")
+    said = told(narrow_activations(1e6, dtype), tmp_path / "fault", level, steps=STEPS)
     assert said.what[:2] == ("overflow", "aten::_to_copy"), said.show()
     coverage = said.run.report["coverage"]
     assert not [note for note in coverage["unwatched"] if "error" in note], coverage
-    twin = told(narrow_activations(1.0), tmp_path / "twin", level, steps=STEPS)
+    twin = told(narrow_activations(1.0, dtype), tmp_path / "twin", level, steps=STEPS)
     assert twin.status == "clean" and not twin.loud, twin.show()
 
 

@@ -275,13 +275,13 @@ class Trial:
 
 def _are_bad(values: Any, instead: Mapping[int, _Tensor] | None = None) -> bool:
     """Whether any of them is not finite, or of what stands in its place."""
-    return any(t.is_floating_point() and not bool(torch.isfinite((instead or {}).get(id(t), t)).all())
+    return any(t.is_floating_point() and not bool(torch.isfinite(readable((instead or {}).get(id(t), t))).all())
                for t in tensors(values))
 
 
 def _has_other_bad(call: Call, instead: Mapping[int, Any]) -> bool:
     """Of another origin: no remedy of this one makes that finite."""
-    return any(t.is_floating_point() and id(t) not in instead and not bool(torch.isfinite(t).all())
+    return any(t.is_floating_point() and id(t) not in instead and not bool(torch.isfinite(readable(t)).all())
                for t in tensors((call.args, call.kwargs)))
 
 
@@ -299,6 +299,7 @@ def _is_masked(call: Call, given: Sequence[_Tensor], made: Sequence[_Tensor], ma
 
 def _ratio(old: _Tensor, new: _Tensor) -> float:
     """The largest of `new` in multiples of the largest of `old` that is finite, or of 1."""
+    old, new = readable(old), readable(new)
     usual = old.detach()[torch.isfinite(old)]
     largest = float(usual.abs().max()) if usual.numel() and old.is_floating_point() else 0.0
     return float(new.detach().abs().max()) / max(largest, 1.0) if largest and new.numel() else 0.0
@@ -312,10 +313,11 @@ def _as_shown(old: _Tensor, seen: _Tensor, new: _Tensor) -> _Tensor | None:
     """`new` in the shape of `seen`, if that shows `old`: numbers of which some are not finite."""
     if not old.is_floating_point() or old.dtype != seen.dtype or old.numel() > seen.numel():
         return None
-    if bool(torch.isfinite(old).all()):
+    shown, seen = readable(old.detach()), readable(seen)
+    if bool(torch.isfinite(shown).all()):
         return None
     for view in _VIEWS:
-        mine = view(old.detach(), seen.shape)
+        mine = view(shown, seen.shape)
         if mine is not None and bool(((mine == seen) | (torch.isnan(mine) & torch.isnan(seen))).all()):
             return view(new, seen.shape)
     return None
@@ -347,7 +349,7 @@ _VIEWS = (_reshaped, _transposed, *map(_expanded_at, (None, 0, 1, 2, 3)))
 def outcome_of(words: str, ops: int, results: Sequence[_Tensor], dtype: torch.dtype) -> Outcome:
     nan = pos_inf = neg_inf = 0
     amax = 0.0
-    for t in (t.detach() for t in results):
+    for t in (readable(t.detach()) for t in results):
         nan += int(torch.isnan(t).sum())
         pos_inf += int(torch.isposinf(t).sum())
         neg_inf += int(torch.isneginf(t).sum())
