@@ -225,14 +225,20 @@ TEST(Cures, of_log_are_one_with_a_softmax_or_a_sigmoid_only_where_that_made_its_
   EXPECT_EQ(advice_of(log_of({"sigmoid"})), "with-logits clamp-input ");
   EXPECT_EQ(advice_of(log_of({"sigmoid", "rsub"})), "with-logits clamp-input ");
   EXPECT_EQ(advice_of(log_of({"sigmoid", "div"})), "clamp-input ");
+  // What a softmax is taken from has another logarithm, and zeros that a mask wrote are not the softmax's.
+  EXPECT_EQ(advice_of(log_of({"softmax", "index"})), "log-softmax clamp-input ");
+  EXPECT_EQ(advice_of(log_of({"softmax", "rsub"})), "clamp-input ");
+  EXPECT_EQ(advice_of(log_of({"softmax", "masked_fill"})), "clamp-input ");
 }
 
-// log of a sum of exponentials, of which some are 0: of exponents that are too small, or of a mask.
-Finding log_of_exponentials(const Numbers& exponents) {
+// log of a sum of exponentials, of which some are 0: of exponents that are too small, or of a mask. `past`: what stands
+// between the two.
+Finding log_of_exponentials(const Numbers& exponents, const std::string& past = "") {
   TraceBuilder t;
   const Handle e = t.in("<loss>", Phase::kLoss).op("exp", {{"self", t.value(exponents)}}, finite().range(0, 1).zeros(4));
   const Handle p = t.op("mul", {{"self", e}, {"other", t.value(finite().range(0.1, 0.5))}}, finite().range(0, 1).zeros(4));
-  const Handle s = t.op("sum", {{"self", p}}, finite(2).range(0, 1).zeros(1));
+  Handle s = t.op("sum", {{"self", p}}, finite(2).range(0, 1).zeros(1));
+  if (!past.empty()) s = t.op(past, {{"self", s}}, finite(2).range(0, 1).zeros(1), {{"other", 1}});
   t.mark(TensorRole::kLoss, "loss", t.op("log", {{"self", s}}, finite(2).neg_inf(1)));
   t.end_step();
   return analysis_of(t).findings.at(0);
@@ -243,6 +249,9 @@ TEST(Cures, of_log_stay_in_logarithms_where_exponentials_too_small_for_their_for
   EXPECT_TRUE(says(f, "4 of 8 results of exp are 0")) << text_of(f);
   EXPECT_EQ(advice_of(f), "stay-in-logarithms clamp-input ");
   EXPECT_EQ(advice_of(log_of_exponentials(finite().range(-2, 1).neg_inf(4))), "clamp-input ");
+  EXPECT_EQ(advice_of(log_of_exponentials(finite().range(-900, 1), "view")), "stay-in-logarithms clamp-input ");
+  for (const std::string past : {"rsub", "sub", "relu"})
+    EXPECT_EQ(advice_of(log_of_exponentials(finite().range(-900, 1), past)), "clamp-input ") << past;
 }
 
 TEST(Cures, of_xlogy_are_those_of_a_logarithm) {
@@ -466,9 +475,9 @@ TEST(Cures, say_the_other_lines_at_which_the_same_arose) {
 }
 
 // What the numbers that are divided by were made of: of `made` in this format, by 4.
-std::string divided_by(DType made, double factor, Phase phase = Phase::kForward) {
+std::string divided_by(DType made, double factor) {
   TraceBuilder t;
-  t.in("", phase);
+  t.in("");
   const Handle n = t.op("sum", {{"self", t.value(finite(32).as(made).range(0, 1))}}, finite().as(made).range(0, 9).zeros(1));
   const Handle y = t.op("_to_copy", {{"self", n}}, finite().range(0, 9).zeros(1));
   const Handle by = t.op("mul", {{"self", y}}, finite().range(0, 36).zeros(1), {{"other", factor}});
@@ -482,7 +491,6 @@ TEST(Cures, of_a_division_by_counts_keep_them_at_1_or_more) {
   EXPECT_EQ(divided_by(DType::kU8, 4), "clamp-count count-in-int64 ");
   EXPECT_EQ(divided_by(DType::kBF16, 4), "skip-zero-divisors ");
   EXPECT_EQ(divided_by(DType::kI64, 0.5), "skip-zero-divisors ");
-  EXPECT_EQ(divided_by(DType::kBF16, 4, Phase::kOptimizer), "guard-denominator ");
 }
 
 // log of what is below 0: of `sigma`, a parameter if `trained`, past a view and a sum with another value.

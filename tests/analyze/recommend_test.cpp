@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "src/analyze/wording/advice.h"
+
 namespace nanhunt::analyze {
 namespace {
 
@@ -50,6 +52,24 @@ TEST(Recommend, prefers_what_was_seen_to_work) {
   EXPECT_EQ(told(r), "b for F1; ");
   ASSERT_EQ(r.rejected.size(), 1u);
   EXPECT_EQ(r.rejected[0].advice.id, "c");
+}
+
+TEST(Recommend, takes_the_form_that_is_known_before_a_limit_that_was_tried_as_the_report_does) {
+  Advice limit = advice("clamp-input");
+  limit.on_these_numbers = true;
+  for (const std::string first : {"log-softmax", "with-logits", "stay-in-logarithms"}) {
+    std::vector<Advice> list = {advice(first), limit};
+    put_tried_first(list);
+    EXPECT_EQ(list.front().id, first);
+    Analysis a;
+    a.findings = {finding("F1", list)};
+    EXPECT_EQ(told(recommend(a)), first + " for F1; ");
+  }
+  Analysis failed;
+  failed.findings = {finding("F1", {advice("log-softmax", false), limit})};
+  put_tried_first(failed.findings[0].advice);
+  EXPECT_EQ(failed.findings[0].advice.front().id, "clamp-input");
+  EXPECT_EQ(told(recommend(failed)), "clamp-input for F1; ");
 }
 
 TEST(Recommend, takes_one_change_where_one_answers_all) {

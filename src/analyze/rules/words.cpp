@@ -28,15 +28,6 @@ bool is_square(const Case& c, const OpSnapshot& op) {
   return info.has(kBilinear) && op.inputs.size() == 2 && op.inputs[0].value == op.inputs[1].value;
 }
 
-const OpSnapshot* lost_exponentials(const Case& c) {
-  const auto& slice = c.context->slice;
-  const auto op = std::find_if(slice.begin(), slice.end(), [&](const OpSnapshot& one) {
-    return c.names.op(one.op).bound == Bound::kExp && !one.outputs.empty() && !one.inputs.empty() &&
-           one.inputs.front().stats.neg_inf == 0 && one.outputs.front().stats.zero > 0;
-  });
-  return op == slice.end() ? nullptr : &*op;
-}
-
 bool adds_masks(const Case& c) {
   const double lowest = -0.99 * format_limits(c.stored).max_finite;
   const std::vector<ArgSnapshot>& inputs = c.context->op.inputs;
@@ -179,13 +170,14 @@ namespace {
 // Backward has the line of the op whose derivative it takes; one that the program wrote by hand has lines of its own.
 bool is_derivative_at(const Case& c, StringId call_site) { return call_site == 0 || call_site == c.birth.call_site; }
 
-// The op that made `arg`, past views, copies and constants that are added.
+// The op that made `arg`, past views, copies and constants that are added, not what is taken from one.
 const OpSnapshot* source_of(const Case& c, const ArgSnapshot& arg) {
   const OpSnapshot* at = maker_of(c, arg);
   for (std::size_t i = 0; at != nullptr && i < kMaxSlice; ++i) {
     const OpInfo& info = c.names.op(at->op);
     const bool hands_on = info.zero == ZeroRule::kSame && info.has(kKeepsMask) && info.pole == Pole::kNone;
-    if (!hands_on && !(info.zero == ZeroRule::kAdd && at->inputs.size() == 1)) return at;
+    const bool adds = info.zero == ZeroRule::kAdd && at->inputs.size() == 1 && !info.has(kSubtracts);
+    if (!hands_on && !adds) return at;
     at = at->inputs.empty() ? nullptr : maker_of(c, at->inputs.front());
   }
   return nullptr;
@@ -201,19 +193,41 @@ bool is_norm_by_hand(const Case& c, const OpSnapshot& root) {
   return squares != nullptr && is_square(c, *squares);
 }
 
-// Did such an op make the argument at the pole, past views, copies, numbers that are added or that it is taken from, and
-// selections of elements?
+// Did such an op make the argument at the pole, past views, copies, numbers that are added, and selections of elements
+// that write none of their own? `past_differences`: past numbers that it is taken from as well.
 template <typename F>
-bool is_made_by(const Case& c, F&& is_such) {
+bool is_made_by(const Case& c, F&& is_such, bool past_differences = false) {
   const OpSnapshot* at = c.pole == nullptr ? nullptr : source_of(c, *c.pole);
   for (std::size_t i = 0; at != nullptr && i < kMaxSlice; ++i) {
     const OpInfo& info = c.names.op(at->op);
     if (is_such(info)) return true;
-    const bool of_one = at->inputs.size() == 1 && info.bound == Bound::kSum;
-    if (at->inputs.empty() || (!of_one && !info.has(kSelects))) return false;
+    const bool differs = past_differences && info.bound == Bound::kSum && at->inputs.size() == 1;
+    if (at->inputs.empty() || (!differs && !(info.has(kSelects) && !info.has(kWritesConstant)))) return false;
     at = source_of(c, at->inputs.front());
   }
   return false;
+}
+
+// Of `arg`, where it is a sum of exponentials, each times what is not negative or over it: the op that made them, where
+// it gave zeros for finite exponents.
+const OpSnapshot* exponentials_of(const Case& c, const ArgSnapshot& arg, std::size_t depth) {
+  const OpSnapshot* const op = depth == 0 ? nullptr : source_of(c, arg);
+  if (op == nullptr || op->inputs.empty() || op->outputs.empty()) return nullptr;
+  const OpInfo& info = c.names.op(op->op);
+  if (info.bound == Bound::kExp)
+    return op->inputs.front().stats.neg_inf == 0 && op->outputs.front().stats.zero > 0 ? op : nullptr;
+  const bool sums = info.zero == ZeroRule::kAdd || info.zero == ZeroRule::kReduce || info.bound == Bound::kProduct ||
+                    info.bound == Bound::kQuotient || info.bound == Bound::kMatmul;
+  const bool selects = info.has(kSelects) && !info.has(kWritesConstant);
+  if (info.has(kSubtracts) || (!sums && !selects)) return nullptr;
+  for (std::size_t i = 0; i < op->inputs.size(); ++i) {
+    const bool others = std::all_of(op->inputs.begin(), op->inputs.end(), [&](const ArgSnapshot& in) {
+      return &in == &op->inputs[i] || !in.known || !in.stats.counted() || in.stats.min >= 0;
+    });
+    if (!others || (i > 0 && info.bound == Bound::kQuotient)) continue;
+    if (const OpSnapshot* found = exponentials_of(c, op->inputs[i], depth - 1)) return found;
+  }
+  return nullptr;
 }
 
 // Its zeros are the weights of entries that a mask took out.
@@ -228,7 +242,7 @@ std::vector<std::string> logarithm_advice(const Case& c) {
   if (is_masked_softmax(c)) return {"clamp-input"};  // whose log_softmax is -Inf too
   if (is_made_by(c, [](const OpInfo& op) { return op.name.ends_with("_det"); })) return {"slogdet"};
   if (is_made_by(c, [](const OpInfo& op) { return op.has(kSoftmax); })) return {"log-softmax", "clamp-input"};
-  if (is_made_by(c, [](const OpInfo& op) { return op.name == "sigmoid"; })) return {"with-logits", "clamp-input"};
+  if (is_made_by(c, [](const OpInfo& op) { return op.name == "sigmoid"; }, true)) return {"with-logits", "clamp-input"};
   if (lost_exponentials(c) != nullptr) return {"stay-in-logarithms", "clamp-input"};
   return {"clamp-input"};
 }
@@ -277,6 +291,10 @@ bool divides_by_gaps(const Case& c) {
 }
 
 }  // namespace
+
+const OpSnapshot* lost_exponentials(const Case& c) {
+  return c.pole == nullptr ? nullptr : exponentials_of(c, *c.pole, kMaxSlice);
+}
 
 // Is the divisor a number of the program's own, which has no elements that could be 0 now and then?
 bool divides_by_number_0(const Case& c) {
@@ -336,10 +354,9 @@ std::vector<std::string> denominator_advice(const Case& c) {
   }
   if (c.birth.at.phase != Phase::kBackward && c.pole != nullptr) {
     const OpSnapshot* of_divisor = root_before(c, *c.pole);
-    // x / 0 of an x that is not 0: no constant makes a sound number of it. The divisor of an update is given one.
-    const bool of_update = c.birth.at.phase == Phase::kOptimizer;
+    // x / 0 of an x that is not 0: no constant makes a sound number of it.
     const bool infinite = c.info->bound == Bound::kQuotient && c.output->stats.inf() > 0;
-    if (infinite && !of_update && !is_tangent(c, of_divisor)) return {"skip-zero-divisors"};
+    if (infinite && !is_tangent(c, of_divisor)) return {"skip-zero-divisors"};
     if (of_divisor != nullptr) return {"eps-in-sqrt"};
   }
   return {"guard-denominator"};

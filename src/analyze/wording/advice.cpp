@@ -454,12 +454,15 @@ void add_trial(Advice& advice, const ProbeRecord& trial, std::string_view what) 
   if (is_open) advice.text += fmt::format(" Tried here: {}.", what.substr(0, what.find("; ")));
 }
 
+Tried standing(const Advice& advice) {
+  constexpr std::array<std::string_view, 4> kKnown = {"init-scale", "log-softmax", "stay-in-logarithms", "with-logits"};
+  const bool known = tried(advice) == Tried::kNotTried && std::find(kKnown.begin(), kKnown.end(), advice.id) != kKnown.end();
+  return known ? Tried::kOnTheseNumbers : tried(advice);
+}
+
 void put_tried_first(std::vector<Advice>& advice) {
-  constexpr std::array<std::string_view, 4> kFirst = {"init-scale", "log-softmax", "stay-in-logarithms", "with-logits"};
-  const bool stays = !advice.empty() && tried(advice.front()) != Tried::kFailed &&
-                     std::find(kFirst.begin(), kFirst.end(), advice.front().id) != kFirst.end();
-  const auto cures = advice.begin() + (stays ? 1 : 0);
-  std::stable_sort(cures, advice.end(), [](const Advice& a, const Advice& b) { return tried(a) < tried(b); });
+  std::stable_sort(advice.begin(), advice.end(),
+                   [](const Advice& a, const Advice& b) { return standing(a) < standing(b); });
 }
 
 void add_experiments(std::vector<Finding>& findings, const std::vector<ExperimentRecord>& experiments) {

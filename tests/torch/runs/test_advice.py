@@ -16,7 +16,7 @@ LEVELS = pytest.mark.parametrize("level", ["ops", "live"])
 
 
 class Own(torch.optim.Optimizer):
-    """Of the user's own: divides by what is 0 where it is bad."""
+    """Of the user's own: divides by the root of squares, which is 0 where it is bad."""
 
     def __init__(self, parameters, bad) -> None:
         super().__init__(parameters, {"lr": 0.1})
@@ -26,9 +26,24 @@ class Own(torch.optim.Optimizer):
     def step(self, closure=None):
         for group in self.param_groups:
             for p in group["params"]:
-                size = self.state[p].setdefault("size", torch.zeros_like(p))
-                size.copy_(p.grad.abs())
-                p.sub_(0.1 * p.grad / (size * 0 if self.bad else size + 1))
+                squares = self.state[p].setdefault("squares", torch.zeros_like(p))
+                squares.copy_(p.grad.square())
+                p.sub_(0.1 * p.grad / ((squares * 0).sqrt() if self.bad else squares.sqrt() + 1e-8))
+
+
+class Newton(torch.optim.Optimizer):
+    """Divides by a curvature, which is 0 where it is bad: beside a small constant the update would be huge."""
+
+    def __init__(self, parameters, bad) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+        self.bad = bad
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                curvature = torch.zeros_like(p) if self.bad else torch.ones_like(p)
+                p.sub_(group["lr"] * (p.grad / curvature.mul_(2)))
 
 
 def log_of_zero(y, bad):
@@ -126,7 +141,8 @@ CASES = {
     "the root of a sum of squares at 0": (root_of_sums, None, "vector_norm", ("denominator",)),
     "the entropy of 0": (entropy, None, "Keep the argument above 0", ("less than 1", "softmax")),
     "a number of ranks that is 0": (ranks_of_none, None, "Look at where the number", ("Add a small constant",)),
-    "an optimizer of one's own": (plain, Own, "Add a small constant to the denominator", ("checkpoint",)),
+    "an optimizer of one's own": (plain, Own, "Give the optimizer an eps", ("checkpoint",)),
+    "an update that divides by a curvature": (plain, Newton, "Write 0 where the divisor is 0", ("small constant",)),
     "a learning rate that is NaN": (plain, "NaN", "Check the learning rate", ("checkpoint", "Clamp")),
 }
 
@@ -134,8 +150,8 @@ CASES = {
 def run(folder, level, make_loss, kind, bad):
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 4)
-    if kind is Own:
-        optimizer = Own(model.parameters(), bad)
+    if kind in (Own, Newton):
+        optimizer = kind(model.parameters(), bad)
     else:
         optimizer = torch.optim.SGD(model.parameters(), lr=float("nan") if kind == "NaN" and bad else 0.01)
     with nanhunt.watch(model, optimizer, out=folder, level=level, quiet=True) as watch:
