@@ -486,6 +486,26 @@ std::string divided_by(DType made, double factor) {
   return advice_of(analysis_of(t).findings.at(0));
 }
 
+// An optimizer's division by 1 less `factor`, a number in this format.
+std::string divided_by_1_less(double factor, DType format) {
+  TraceBuilder t;
+  t.in("", Phase::kOptimizer);
+  const Handle beta = t.value(finite(1).as(format).range(factor, factor));
+  const Numbers rest = finite(1).as(format).range(1 - factor, 1 - factor);
+  const Handle by = t.op("rsub", {{"self", beta}}, factor == 1 ? finite(1).as(format).range(0, 0).zeros(1) : rest, {{"other", 1}});
+  const Handle v = t.op("div", {{"self", t.value(finite().as(format).range(0, 0).zeros(8))}, {"other", by}}, finite().as(format).nan(8));
+  t.mark(TensorRole::kParameter, "fc.weight", v);
+  t.end_step();
+  const Analysis a = analysis_of(t);
+  return a.findings.empty() ? "" : advice_of(a.findings[0]);
+}
+
+TEST(Cures, of_a_difference_from_what_rounds_to_1_in_16_bits_take_it_in_fp32) {
+  EXPECT_EQ(divided_by_1_less(1, DType::kBF16), "difference-in-fp32 ");
+  EXPECT_EQ(divided_by_1_less(1, DType::kF16), "difference-in-fp32 ");
+  EXPECT_EQ(divided_by_1_less(1, DType::kF32), "guard-denominator ");  // it was 1 before
+}
+
 TEST(Cures, of_a_division_by_counts_keep_them_at_1_or_more) {
   EXPECT_EQ(divided_by(DType::kI64, 4), "clamp-count ");
   EXPECT_EQ(divided_by(DType::kU8, 4), "clamp-count count-in-int64 ");

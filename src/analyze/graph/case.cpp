@@ -60,6 +60,7 @@ Singular singular_at(const Case& c, double x) {
     case Pole::kEmpty:
     case Pole::kFew:
     case Pole::kNorm:
+    case Pole::kMatrix:
     case Pole::kPath:
       return Singular::kNone;
   }
@@ -78,6 +79,7 @@ const ArgSnapshot* norm_of_zeros(const Case& c) {
 Singular singular_in(const Case& c, const ValueStats& stats) {
   if (!stats.counted()) return Singular::kNone;
   if (c.info->pole == Pole::kEmpty) return stats.numel == 0 ? Singular::kPole : Singular::kNone;
+  if (c.info->pole == Pole::kMatrix) return c.output->stats.nonfinite() > 0 ? Singular::kPole : Singular::kNone;
   if (c.info->pole == Pole::kPath) return c.output->stats.inf() > 0 ? Singular::kOutside : Singular::kNone;
   if (c.info->pole == Pole::kFew) return elements_of_one(c) <= correction_of(c) ? Singular::kPole : Singular::kNone;
   if (c.info->pole == Pole::kNorm) return norm_of_zeros(c) != nullptr ? Singular::kPole : Singular::kNone;

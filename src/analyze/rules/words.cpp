@@ -278,6 +278,18 @@ const OpSnapshot* root_before(const Case& c, const ArgSnapshot& arg) {
   return op != nullptr && c.names.op(op->op).pole == Pole::kNegative ? op : nullptr;
 }
 
+// The divisor is 1 less what rounded to 1 in 16 bits, as 0.999 does.
+bool is_rounded_to_1(const Case& c) {
+  const DType format = dtype_of(*c.pole, c.names, DType::kF32);
+  const OpSnapshot* op = maker_of(c, *c.pole);
+  if ((format != DType::kBF16 && format != DType::kF16) || op == nullptr || op->inputs.empty()) return false;
+  const OpInfo& info = c.names.op(op->op);
+  const bool differs = info.bound == Bound::kSum && (info.has(kSubtracts) || info.zero != ZeroRule::kAdd);
+  return differs && std::all_of(op->inputs.begin(), op->inputs.end(), [](const ArgSnapshot& in) {
+           return in.known && in.stats.counted() && in.stats.min == 1 && in.stats.max == 1;
+         });
+}
+
 // Forward mode makes the derivative of a root where the root is taken: a tangent over 2 * sqrt(x), at its line.
 bool is_tangent(const Case& c, const OpSnapshot* root) {
   const OpSnapshot* maker = maker_of(c, *c.pole);
@@ -348,11 +360,13 @@ std::vector<std::string> denominator_advice(const Case& c) {
   if (c.info->pole == Pole::kLabels) return {"skip-unlabelled"};
   if (c.info->pole == Pole::kEmpty) return {"skip-empty"};
   if (c.info->pole == Pole::kFew) return {"few-elements"};
+  if (c.info->pole == Pole::kMatrix) return {"regular-matrix"};
   if (const auto format = c.pole == nullptr ? std::nullopt : format_of_count(c, *c.pole)) {
     if (format == DType::kU8) return {"clamp-count", "count-in-int64"};
     return {"clamp-count"};
   }
   if (c.birth.at.phase != Phase::kBackward && c.pole != nullptr) {
+    if (is_rounded_to_1(c)) return {"difference-in-fp32"};
     const OpSnapshot* of_divisor = root_before(c, *c.pole);
     // x / 0 of an x that is not 0: no constant makes a sound number of it.
     const bool infinite = c.info->bound == Bound::kQuotient && c.output->stats.inf() > 0;

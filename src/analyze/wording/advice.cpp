@@ -66,7 +66,8 @@ constexpr Row kRows[] = {
      "Keep the number that it divides by away from 0, as by clamp(min=eps), or do not divide before it has its first value.",
      "0 divided by 0 is NaN, by anything else it is 0."},
     {"clamp-input", "Clamp the argument to the range in which the function is finite.",
-     "Nothing downstream can undo an Inf or NaN, so it has to be kept from arising."},
+     "Nothing downstream can undo an Inf or NaN, so it has to be kept from arising. What is clamped gets no gradient: where that is more "
+     "than a few numbers, correct what makes them so."},
     {"clamp-inside", "Keep the argument strictly inside of the domain: clamp it to 1e-6 less than 1 and more than -1.",
      "At -1 and 1 atanh is infinite, and so is the derivative of acos and asin."},
     {"clear-gradients",
@@ -90,6 +91,8 @@ constexpr Row kRows[] = {
      "Their loss is infinite whatever the model says."},
     {"cure-origin", "Cure the op named here: no loss scale can.",
      "The scaler lowers the scale because it takes every bad gradient for an overflow."},
+    {"difference-in-fp32", "Keep what 1 is compared with, and the difference, in fp32: 1 - beta ** t with beta as a number of Python's or in fp32.",
+     "In bf16 what is nearer to 1 than 0.002 is 1, in fp16 than 0.0003: nothing is left of the difference."},
     {"drop-bad-samples", "Check samples in the Dataset: repair those that are not finite, or leave them out there. A rank that skips a batch in its "
      "loop leaves the others waiting.",
      "One bad sample makes the whole update bad."},
@@ -233,6 +236,10 @@ constexpr Row kRows[] = {
      "Divided by the number of ranks, a small gradient is no longer a number of its format."},
     {"reduce-wider", "Divide by the number of ranks before the sum, or reduce in fp32.",
      "Each share fits the format; only their sum does not."},
+    {"regular-matrix",
+     "Add a small multiple of the identity to the matrix, A + 1e-4 * torch.eye(n), or leave out rows that are alike; where "
+     "its own format is too coarse for it, compute it in fp64.",
+     "Then every one of its eigenvalues has a distance from 0."},
     {"reload-state", "Load a checkpoint whose parameters, state and buffers are finite, or mend what initialises them.",
      "Training from a bad number can only spread it."},
     {"restore-after-finder", "Put model, optimizer and loss scaler back to what they were before the ramp.",

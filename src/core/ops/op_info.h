@@ -35,6 +35,7 @@ enum class Pole : std::uint8_t {
   kEmpty,          // mean over no element
   kFew,            // variance of no more elements than its correction takes away
   kNorm,           // vectors over their norms, which are given out too: a norm of 0 is 0/0
+  kMatrix,         // a matrix that has no inverse: what it solves, its inverse, the logarithm of its determinant
   kPath,           // sum over the ways to read an input as its target: an input that is too short has none
 };
 

@@ -20,6 +20,7 @@ constexpr Slots kSelf = {"self", "input"};
 constexpr Slots kOther = {"other", "divisor"};
 constexpr Slots kOtherAlone = {"other", ""};
 constexpr Slots kResult = {"result", "out"};
+constexpr Slots kMatrixSlot = {"A", "self"};
 constexpr Slots kLogProbs = {"log_probs", ""};
 constexpr Slots kTarget = {"target", ""};
 constexpr Slots kCompared = {"self", "target"};

@@ -23,6 +23,7 @@ constexpr Row kNormalizing = Row(kSums).bound(Bound::kSquares).eps(EpsForm::kOpM
 constexpr Row kWeighting = Row(kSums).bound(Bound::kGradient);
 // Mean over the labels that are not ignored.
 constexpr Row kLabelMeans = Row(kArithmetic).pole(Pole::kLabels, kTarget);
+constexpr Row kInversions = kSumming.pole(Pole::kMatrix, kMatrixSlot);
 constexpr Row kSoftmaxes = Row(kSoftmax);
 constexpr Row kLogSoftmaxes = Row(kArithmetic | kSoftmax);
 // One step of an optimizer in one kernel.
@@ -36,8 +37,8 @@ constexpr Row kSumRows[] = {
     op("_fft_r2c", kSumming),
     op("_linalg_det", kSumming),
     op("_linalg_eigh", kVectors),
-    op("_linalg_slogdet", kSumming),
-    op("_linalg_solve_ex", kSumming),
+    op("_linalg_slogdet", kInversions),
+    op("_linalg_solve_ex", kInversions),
     op("_linalg_svd", kVectors),
     op("binary_cross_entropy", kSumming).pole(Pole::kEmpty, kCompared),
     op("c10d::_reduce_scatter_base", kSumming),
@@ -49,7 +50,7 @@ constexpr Row kSumRows[] = {
     op("cumprod", kSumming),
     op("gaussian_nll_loss", kSumming.also(kComposed)),
     op("geqrf", kSumming),
-    op("inverse", kSumming),
+    op("inverse", kInversions),
     op("istft", kSumming),
     op("kl_div", kSumming.also(kComposed)),
     op("linalg_cholesky", kSumming),
@@ -57,17 +58,17 @@ constexpr Row kSumRows[] = {
     op("linalg_det", kSumming),
     op("linalg_eig", kVectors),
     op("linalg_eigh", kVectors),
-    op("linalg_inv", kSumming),
+    op("linalg_inv", kInversions),
     op("linalg_householder_product", kSumming),
-    op("linalg_inv_ex", kSumming),
+    op("linalg_inv_ex", kInversions),
     op("linalg_ldl_factor_ex", kSumming),
     op("linalg_ldl_solve", kSumming),
     op("linalg_lu_factor_ex", kSumming),
     op("linalg_lu_solve", kSumming),
     op("linalg_matrix_exp", kSumming),
     op("linalg_qr", kSumming),
-    op("linalg_slogdet", kSumming),
-    op("linalg_solve", kSumming),
+    op("linalg_slogdet", kInversions),
+    op("linalg_solve", kInversions),
     op("linalg_solve_triangular", kSumming),
     op("linalg_svd", kVectors),
     op("matrix_exp", kSumming),

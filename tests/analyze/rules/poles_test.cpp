@@ -301,5 +301,19 @@ TEST(DivideByZero, by_a_sum_of_class_weights_that_labels_picked_points_at_the_we
   }
 }
 
+TEST(DivideByZero, of_a_matrix_without_an_inverse_is_that_and_no_overflow) {
+  for (const auto& [op, made] : {std::pair("_linalg_slogdet", finite(1).neg_inf(1)), std::pair("_linalg_solve_ex", finite().nan(8)),
+                                 std::pair("linalg_inv_ex", finite().inf(2).nan(6))}) {
+    TraceBuilder t;
+    t.in("<loss>", Phase::kLoss);
+    t.mark(TensorRole::kLoss, "loss", t.op(op, {{"A", t.value(finite().range(0, 1))}}, made));
+    t.end_step();
+    const Analysis a = analysis_of(t);
+    EXPECT_EQ(table(a), std::string("divide_by_zero | ") + op + " | <loss> | loss | step 0 | appear | observed\n");
+    EXPECT_EQ(a.findings.at(0).title, std::string(op) + " in <loss>: the matrix A has no inverse");
+    EXPECT_EQ(advice_of(a.findings.at(0)), "regular-matrix ");
+  }
+}
+
 }  // namespace
 }  // namespace nanhunt

@@ -375,6 +375,59 @@ def rounded(repaired):
     return training(Net, loss)
 
 
+def kernel_of_alike_rows(value):
+    """A Gaussian process whose batch holds the same experiment twice: its kernel has no inverse."""
+
+    def program(repaired):
+        def loss(net, i):
+            x, _ = data()
+            if i == BAD:
+                x = torch.cat([x[:-2], x[:2]])
+            z = torch.tanh(net.first(x)) * 20
+            kernel = torch.exp(-(z[:, None] - z).square().sum(-1)) + (1e-3 if repaired else 0) * torch.eye(len(x))
+            return value(kernel, x[:, 0]) / len(x)
+
+        return training(Net, loss)
+
+    return program
+
+
+def fit(kernel, y):
+    return y @ torch.linalg.solve_ex(kernel, y)[0]  # BUG
+
+
+def volume(kernel, y):
+    return kernel.sum() * 1e-3 - torch.logdet(kernel)  # BUG
+
+
+class Narrow(torch.optim.Optimizer):
+    """Adam with its betas in the format of the parameters: 0.999 is 1 in bf16."""
+
+    def __init__(self, params, repaired):
+        super().__init__(params, {"lr": 1e-3})
+        self.repaired = repaired
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            state = self.state[p]
+            if not state:
+                state.update(t=0, v=torch.zeros_like(p))
+                state["beta"] = torch.tensor(0.999, dtype=torch.float32 if self.repaired else p.dtype)
+            state["t"] += 1
+            state["v"].mul_(state["beta"]).add_(p.grad.square() * (1 - state["beta"]))
+            v = state["v"] / (1 - state["beta"] ** state["t"])  # BUG
+            p.sub_(p.grad / (v.sqrt() + 1e-8), alpha=1e-3)
+
+
+def narrow_betas(repaired):
+    def loss(net, i):
+        x, y = data()
+        return F.cross_entropy(net(x.bfloat16()).float(), y)
+
+    return training(lambda: Net().bfloat16(), loss, lambda net: Narrow(net.parameters(), repaired))
+
+
 # What must be said: class, op, phase (None: one between those of its neighbours), step.
 REPORTED = {
     "adapter": (adapter, "divide_by_zero", "aten::div", "forward", 0),
@@ -393,7 +446,14 @@ REPORTED = {
     "group of one": (group_of_one, "divide_by_zero", "aten::std", None, 0),
     "rounded": (rounded, "divide_by_zero", "aten::div", "backward", BAD),
     "clipping in half": (clipping_in_half, "overflow", "aten::pow", "clip", 0),
+    "a solution of alike rows": (
+        kernel_of_alike_rows(fit), "divide_by_zero", "aten::_linalg_solve_ex", None, BAD),
+    "the volume of alike rows": (
+        kernel_of_alike_rows(volume), "divide_by_zero", "aten::_linalg_slogdet", None, BAD),
+    "narrow betas": (narrow_betas, "divide_by_zero", "aten::div", "optimizer", 0),
 }
+ADVICE = {"a solution of alike rows": "regular-matrix", "the volume of alike rows": "regular-matrix",
+          "narrow betas": "difference-in-fp32"}  # fmt: skip
 
 
 @functools.cache
@@ -411,6 +471,7 @@ def test_a_reported_fault_is_named_with_its_line_and_its_repaired_twin_is_not(na
     assert phase in (None, first["phase"]), said.show()
     line = int(first["call_site"].rpartition(":")[2])
     assert lines()[line - 1].endswith("# BUG"), (first["call_site"], lines()[line - 1])
+    assert ADVICE.get(name) in (None, first["advice"][0]["id"]), first["advice"]
     twin = told(program(True), tmp_path, level, steps=STEPS)
     assert twin.status == "clean" and not twin.loud, twin.show()
 

@@ -261,6 +261,14 @@ def _uncorrected(call: Call) -> Iterator[Attempt]:
         yield Attempt("correction=0", lambda func, args, kwargs: func(*args, **{**kwargs, "correction": 0}))
 
 
+# Matrices.
+def _regular(call: Call) -> Iterator[Attempt]:
+    def change(guard: float) -> Callable[[_Tensor], _Tensor]:
+        return lambda a: a + guard * torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+    for guard in (1e-4, 1e-3, 1e-2):
+        yield Attempt(f"A + {_text(guard)} * torch.eye({call.args[0].shape[-1]})", _on(0, change(guard)))
+
+
 # Formats.
 def _in_format(dtype: torch.dtype, instead_of: Sequence[torch.dtype], word: str) -> Attempts:
     def attempts(call: Call) -> Iterator[Attempt]:
@@ -311,6 +319,7 @@ ROWS = (
         "mul", "add", "sub", "div", "sum", "mm", "bmm", "addmm", "logsumexp", "logaddexp"), backward=False)
       for id in ("finite-mask", "finite-constant", "finite-log-zero")),
     *(Row(id, _selected, _of("div", "true_divide"), backward=True) for id in ("select-argument", "select-first")),
+    Row("regular-matrix", _regular, _of("_linalg_slogdet", "_linalg_solve_ex", "linalg_inv_ex"), backward=False),
     Row("few-elements", _uncorrected, _of("var", "std", "var_mean", "std_mean"), backward=False),
     Row("fp32-compute", _in_format(torch.float32, NARROW, "fp32")),
     Row("bf16", _in_format(torch.bfloat16, (torch.float16,), "bf16")),

@@ -166,6 +166,15 @@ std::optional<Diagnosis> diagnose_divide_by_zero(const Case& c) {
     add_if(d.evidence, range_text(c));
     return d;
   }
+  if (c.info->pole == Pole::kMatrix) {
+    d.cause = "a matrix without an inverse";
+    d.title = fmt::format("{}: the matrix {} has no inverse", place, arg_text(c, *c.pole));
+    d.explanation = fmt::format("Its determinant is 0, as far as {} can say: of rows that are alike, of a row or column of zeros, of fewer "
+                                "data than rows. {} of finite inputs.",
+                                dtype_name(dtype_of(*c.pole, c.names, DType::kF32)), made_text(c));
+    add_if(d.evidence, range_text(c));
+    return d;
+  }
   if (c.info->pole == Pole::kEmpty) {
     d.cause = "0/0: a mean over nothing";
     d.title = fmt::format("{} averages over no element: 0/0", place);
