@@ -55,7 +55,7 @@ std::vector<Candidate> candidates(const Analysis& analysis) {
       const Finding& f = analysis.findings[i];
       if (!asks_for_a_change(f)) continue;
       const Advice* own = advice_of(f, candidate.advice.id);
-      if (own != nullptr && standing(*own) < standing(candidate.advice)) candidate.advice = *own;
+      if (own != nullptr && order_of(*own) < order_of(candidate.advice)) candidate.advice = *own;
       if ((own != nullptr && tried(*own) != Tried::kFailed) || seen_finite(analysis, candidate.advice.id, f))
         candidate.answers.insert(i);
     }
@@ -70,7 +70,7 @@ const Candidate* best(const std::vector<Candidate>& all, const std::set<std::siz
   for (const Candidate& candidate : all) {
     const auto answered = static_cast<std::size_t>(std::count_if(
         open.begin(), open.end(), [&](std::size_t finding) { return candidate.answers.contains(finding); }));
-    const std::tuple<int, std::size_t> worth{-static_cast<int>(standing(candidate.advice)), answered};
+    const std::tuple<int, std::size_t> worth{-static_cast<int>(order_of(candidate.advice)), answered};
     if (answered > 0 && (chosen == nullptr || worth > most)) {
       chosen = &candidate;
       most = worth;

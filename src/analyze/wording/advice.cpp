@@ -92,7 +92,7 @@ constexpr Row kRows[] = {
     {"cure-origin", "Cure the op named here: no loss scale can.",
      "The scaler lowers the scale because it takes every bad gradient for an overflow."},
     {"difference-in-fp32", "Keep what 1 is compared with, and the difference, in fp32: 1 - beta ** t with beta as a number of Python's or in fp32.",
-     "In bf16 what is nearer to 1 than 0.002 is 1, in fp16 than 0.0003: nothing is left of the difference."},
+     "In bf16 what is nearer to 1 than 0.002 is 1, in fp16 than 0.0002: nothing is left of the difference."},
     {"drop-bad-samples", "Check samples in the Dataset: repair those that are not finite, or leave them out there. A rank that skips a batch in its "
      "loop leaves the others waiting.",
      "One bad sample makes the whole update bad."},
@@ -461,7 +461,7 @@ void add_trial(Advice& advice, const ProbeRecord& trial, std::string_view what) 
   if (is_open) advice.text += fmt::format(" Tried here: {}.", what.substr(0, what.find("; ")));
 }
 
-Tried standing(const Advice& advice) {
+Tried order_of(const Advice& advice) {
   constexpr std::array<std::string_view, 4> kKnown = {"init-scale", "log-softmax", "stay-in-logarithms", "with-logits"};
   const bool known = tried(advice) == Tried::kNotTried && std::find(kKnown.begin(), kKnown.end(), advice.id) != kKnown.end();
   return known ? Tried::kOnTheseNumbers : tried(advice);
@@ -469,7 +469,7 @@ Tried standing(const Advice& advice) {
 
 void put_tried_first(std::vector<Advice>& advice) {
   std::stable_sort(advice.begin(), advice.end(),
-                   [](const Advice& a, const Advice& b) { return standing(a) < standing(b); });
+                   [](const Advice& a, const Advice& b) { return order_of(a) < order_of(b); });
 }
 
 void add_experiments(std::vector<Finding>& findings, const std::vector<ExperimentRecord>& experiments) {

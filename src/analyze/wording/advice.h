@@ -16,9 +16,9 @@ void fit_to_format(Advice& advice, DType stored);
 void fit_to_autocast(Finding& finding, bool autocasts);
 // What came of it when it was tried on the numbers that the op read. `what`: "CHANGE; SCOPE".
 void add_trial(Advice& advice, const ProbeRecord& trial, std::string_view what);
-// What the advice is worth beside others: as if tried on these numbers, where it is known from how they were made (a lower
+// Where the advice stands among others: as if tried on these numbers, where it is known from how they were made (a lower
 // init_scale, and the form of its own of a softmax, a sigmoid or a sum of exponentials under a logarithm).
-Tried standing(const Advice& advice);
+Tried order_of(const Advice& advice);
 // What worked, what holds on these numbers, what was not tried, what failed.
 void put_tried_first(std::vector<Advice>& advice);
 // For a run of another framework: formulas instead of its functions.
