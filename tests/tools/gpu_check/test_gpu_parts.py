@@ -129,15 +129,14 @@ def test_scenarios_run_side_by_side_where_there_are_cores_for_it(carried):
 
 def test_what_there_was_no_time_to_begin_is_skipped_and_not_called_a_failure(carried):
     carried.environment["GPU_CHECK_SECONDS"] = "0"
-    rows_file = str(carried.at / "rows")
     late = "rows.check('one', False, part.run(['true'], 9).told())"
     script = f"import part; rows = part.Rows(); {late}; print(rows.failed)"
     done = subprocess.run(
         [sys.executable, "-B", "-c", script], cwd=carried.at, capture_output=True, text=True, timeout=1800,
-        env={**os.environ, **carried.environment, "GPU_CHECK_ROWS": rows_file},
+        env={**os.environ, **carried.environment, "GPU_CHECK_ROWS": str(carried.rows_file)},
     )  # fmt: skip
     assert done.stdout.strip() == "False", done.stderr
-    assert json.loads((carried.at / "rows").read_text())["status"] == "skipped"
+    assert json.loads(carried.rows_file.read_text())["status"] == "skipped"
 
 
 def test_what_watching_changed_on_the_device_is_told(carried):

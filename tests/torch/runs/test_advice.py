@@ -26,24 +26,20 @@ class Own(torch.optim.Optimizer):
     def step(self, closure=None):
         for group in self.param_groups:
             for p in group["params"]:
-                squares = self.state[p].setdefault("squares", torch.zeros_like(p))
-                squares.copy_(p.grad.square())
-                p.sub_(0.1 * p.grad / ((squares * 0).sqrt() if self.bad else squares.sqrt() + 1e-8))
+                self.update(p)
+
+    def update(self, p):
+        squares = self.state[p].setdefault("squares", torch.zeros_like(p))
+        squares.copy_(p.grad.square())
+        p.sub_(0.1 * p.grad / ((squares * 0).sqrt() if self.bad else squares.sqrt() + 1e-8))
 
 
-class Newton(torch.optim.Optimizer):
+class Newton(Own):
     """Divides by a curvature, which is 0 where it is bad: beside a small constant the update would be huge."""
 
-    def __init__(self, parameters, bad) -> None:
-        super().__init__(parameters, {"lr": 0.1})
-        self.bad = bad
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for p in group["params"]:
-                curvature = torch.zeros_like(p) if self.bad else torch.ones_like(p)
-                p.sub_(group["lr"] * (p.grad / curvature.mul_(2)))
+    def update(self, p):
+        curvature = torch.zeros_like(p) if self.bad else torch.ones_like(p)
+        p.sub_(0.1 * (p.grad / curvature.mul_(2)))
 
 
 def log_of_zero(y, bad):

@@ -275,14 +275,12 @@ class Trial:
 
 def _are_bad(values: Any, instead: Mapping[int, _Tensor] | None = None) -> bool:
     """Whether any of them is not finite, or of what stands in its place."""
-    return any(t.is_floating_point() and not bool(torch.isfinite(readable((instead or {}).get(id(t), t))).all())
-               for t in tensors(values))
+    return any(first_bad((instead or {}).get(id(t), t)) >= 0 for t in tensors(values))
 
 
 def _has_other_bad(call: Call, instead: Mapping[int, Any]) -> bool:
     """Of another origin: no remedy of this one makes that finite."""
-    return any(t.is_floating_point() and id(t) not in instead and not bool(torch.isfinite(readable(t)).all())
-               for t in tensors((call.args, call.kwargs)))
+    return any(id(t) not in instead and first_bad(t) >= 0 for t in tensors((call.args, call.kwargs)))
 
 
 def is_given_infinity(call: Call) -> bool:
